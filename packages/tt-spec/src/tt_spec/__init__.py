@@ -1,0 +1,69 @@
+"""The vocabulary of tt: types, roles, hooks, ask/tell pipeline, loop and clock."""
+
+from tt_spec.clock import Clock, VirtualClock, WallClock
+from tt_spec.hooks import Entry, hookimpl
+from tt_spec.loop import Outcome, run
+from tt_spec.pipeline import Pipeline
+from tt_spec.plugins import PluginError, Plugins, nearest
+from tt_spec.rng import draw, rng_for
+from tt_spec.roles import Realised, RunInfo, RunState
+from tt_spec.serial import from_json, to_json
+from tt_spec.space import Knob, Limit, Space
+from tt_spec.types import (
+    ERRORS,
+    Bar,
+    Batch,
+    Context,
+    Group,
+    Measurement,
+    Prediction,
+    Proposal,
+    Selection,
+    Slot,
+    Statements,
+    Task,
+    TaskState,
+    Timing,
+    concat_statements,
+    labels,
+)
+
+__all__ = [
+    "ERRORS",
+    "Bar",
+    "Batch",
+    "Clock",
+    "Context",
+    "Entry",
+    "Group",
+    "Knob",
+    "Limit",
+    "Measurement",
+    "Outcome",
+    "Pipeline",
+    "PluginError",
+    "Plugins",
+    "Prediction",
+    "Proposal",
+    "Realised",
+    "RunInfo",
+    "RunState",
+    "Selection",
+    "Slot",
+    "Space",
+    "Statements",
+    "Task",
+    "TaskState",
+    "Timing",
+    "VirtualClock",
+    "WallClock",
+    "concat_statements",
+    "draw",
+    "from_json",
+    "hookimpl",
+    "labels",
+    "nearest",
+    "rng_for",
+    "run",
+    "to_json",
+]

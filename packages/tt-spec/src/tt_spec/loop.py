@@ -1,0 +1,210 @@
+"""The only loop: slot, ask, measure, store, tell, events, stoppers."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tt_spec.clock import Clock
+from tt_spec.pipeline import Pipeline
+from tt_spec.roles import Measurer, RunInfo, RunState, Scheduler, Stopper, Store
+from tt_spec.types import Bar, Batch, Measurement, Slot, TaskState
+
+__all__ = ["Outcome", "run"]
+
+
+@dataclass
+class Outcome:
+    """How a run ended: each task's state, the reason, and what failed if anything did."""
+
+    states: list[TaskState]
+    reason: str
+    failure: Exception | None = None
+    trials: int = 0
+    info: dict[str, Any] = field(default_factory=dict)
+
+
+def run(
+    pipelines: Sequence[Pipeline],
+    measurer: Measurer,
+    store: Store,
+    scheduler: Scheduler,
+    stoppers: Sequence[Stopper],
+    clock: Clock,
+    *,
+    info: RunInfo,
+    batch: int = 64,
+    cap_s: float = 10.0,
+    listeners: Sequence[Any] = (),
+    halt: Callable[[], str | None] = lambda: None,
+    stamp: dict[str, Any] | None = None,
+) -> Outcome:
+    """Tune until the scheduler has no slot, a run-wide stopper speaks, `halt` gives a reason, or something fails.
+
+    Every measurement is in the store before anything else happens to it. A failure of a piece or of the store ends
+    the run with everything measured so far; the exception is in `Outcome.failure`.
+
+    Args:
+        batch: Rows asked at once.
+        cap_s: The longest one evaluation may take, seconds.
+        listeners: Objects with any of the event hooks' methods (`tt_run_started`, ...), e.g. pluggy's relay.
+        halt: Asked after every measurement; e.g. whether Ctrl-C was pressed.
+        stamp: Fields set on every measurement, e.g. device and versions.
+    """
+    states = [_restored(p) for p in pipelines]
+    whole = RunState(states, clock.now())
+    stamp = {**(stamp or {}), "run_id": info.run_id}
+
+    def emit(event: str, **what: Any) -> None:
+        for listener in listeners:
+            method = getattr(listener, event, None)
+            if method is not None:
+                method(run=info, **what)
+
+    def over() -> str | None:
+        reason = halt()
+        for s in stoppers:
+            reason = reason or (s.stop(whole, clock) if s.scope == "run" else None)
+        return reason
+
+    def room() -> int:
+        limits = [s.room(whole) for s in stoppers if hasattr(s, "room")]
+        return max(1, min([batch, *limits]))
+
+    reason: str | None = None
+    failure: Exception | None = None
+    try:
+        emit("tt_run_started")
+        while (reason := over()) is None:
+            slot = scheduler.next(states, clock)
+            if slot is None:
+                reason = "every task is finished"
+                break
+            _slot(
+                slot,
+                pipelines[slot.task],
+                states[slot.task],
+                measurer,
+                store,
+                whole,
+                clock,
+                cap_s,
+                stamp,
+                room,
+                over,
+                emit,
+            )
+            state = states[slot.task]
+            for s in stoppers:
+                if s.scope == "task" and state.finished is None:
+                    state.finished = s.stop(state, clock)
+            if state.finished is not None:
+                emit("tt_task_finished", state=state)
+    except Exception as e:  # whatever broke, what was measured stays measured and is handed back
+        failure, reason = e, f"failed: {type(e).__name__}: {e}"
+    emit("tt_run_stopped", states=states, reason=reason)
+    return Outcome(states, reason, failure, whole.trials)
+
+
+def _restored(pipeline: Pipeline) -> TaskState:
+    state = TaskState(pipeline.task, best_s=pipeline.best_s)
+    state.restored = sum(n for kind, n in pipeline.errors().items() if kind != "invalid")
+    return state
+
+
+def _slot(
+    slot: Slot,
+    pipeline: Pipeline,
+    state: TaskState,
+    measurer: Measurer,
+    store: Store,
+    whole: RunState,
+    clock: Clock,
+    cap_s: float,
+    stamp: dict[str, Any],
+    room: Callable[[], int],
+    over: Callable[[], str | None],
+    emit: Callable[..., None],
+) -> None:
+    started, spent = clock.now(), 0
+    while over() is None:
+        left = room() if slot.trials is None else min(room(), slot.trials - spent)
+        if left < 1 or (slot.seconds is not None and clock.now() - started >= slot.seconds):
+            break
+        asked = pipeline.ask(left)
+        refused = [_invalid(pipeline, row, clock, stamp) for row in asked.invalid]
+        if refused:
+            store.append(refused)
+            pipeline.tell(asked.id, refused)
+            state.errors["invalid"] = state.errors.get("invalid", 0) + len(refused)
+        if not len(asked.codes):
+            state.finished = "its space is exhausted"
+            break
+        results = _measure(asked, pipeline, state, measurer, store, whole, clock, cap_s, stamp, over)
+        pipeline.tell(asked.id, results)
+        spent += len(results)
+        state.batches += 1
+        state.curve.append((state.trials, clock.now(), state.best_s))
+        emit("tt_batch_measured", state=state, batch=asked, results=refused + results)
+        if slot.trials is None and slot.seconds is None:
+            break
+
+
+def _measure(
+    asked: Batch,
+    pipeline: Pipeline,
+    state: TaskState,
+    measurer: Measurer,
+    store: Store,
+    whole: RunState,
+    clock: Clock,
+    cap_s: float,
+    stamp: dict[str, Any],
+    over: Callable[[], str | None],
+) -> list[Measurement]:
+    origin = {row.tobytes(): o for row, o in zip(asked.codes, asked.origin, strict=True)}
+    results: list[Measurement] = []
+    stream = measurer.measure(pipeline.task, asked.codes, Bar(state.best_s, state.flops, cap_s))
+    try:
+        for m in stream:
+            where = origin[_token(m, pipeline)]
+            m = dataclasses.replace(m, origin=where, at=clock.now(), knobs=pipeline.space.decode(m.config), **stamp)
+            store.append([m])
+            results.append(m)
+            whole.trials += 1
+            state.trials += 1
+            if m.error is not None:
+                state.errors[m.error] = state.errors.get(m.error, 0) + 1
+            elif m.latency_s < state.best_s:
+                if m.latency_s < 0.99 * state.best_s or not math.isfinite(state.best_s):
+                    state.last_gain_trial = state.trials
+                state.best_s = m.latency_s
+            if over() is not None:
+                break
+    finally:
+        close = getattr(stream, "close", None)
+        if close is not None:
+            close()
+    return results
+
+
+def _invalid(pipeline: Pipeline, row: Any, clock: Clock, stamp: dict[str, Any]) -> Measurement:
+    return Measurement(
+        pipeline.task.key,
+        pipeline.space.key,
+        tuple(int(c) for c in row),
+        pipeline.space.decode(row),
+        error="invalid",
+        why=pipeline.why_invalid(row),
+        at=clock.now(),
+        **stamp,
+    )
+
+
+def _token(m: Measurement, pipeline: Pipeline) -> bytes:
+    return np.asarray(m.config, dtype=np.int64).tobytes()

@@ -1,0 +1,1 @@
+"""The trivial piece of each role: enough to tune with nothing else installed, and to compare against."""

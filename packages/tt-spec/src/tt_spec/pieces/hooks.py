@@ -1,0 +1,49 @@
+"""tt-spec's own pieces."""
+
+from __future__ import annotations
+
+from tt_spec.hooks import Entry, hookimpl
+
+_P = "tt_spec.pieces"
+
+
+@hookimpl
+def tt_evaluators() -> list[Entry]:
+    return [Entry("once", f"{_P}.once_evaluator:OnceEvaluator", "one run to warm up, one that counts")]
+
+
+@hookimpl
+def tt_measurers() -> list[Entry]:
+    return [Entry("synthetic", f"{_P}.synthetic:SyntheticMeasurer", "simulated run times by a formula")]
+
+
+@hookimpl
+def tt_surrogates() -> list[Entry]:
+    return [Entry("null", f"{_P}.null_surrogate:NullSurrogate", "no model: the mean label")]
+
+
+@hookimpl
+def tt_searchers() -> list[Entry]:
+    return [Entry("random", f"{_P}.random_searcher:RandomSearcher", "uniform random rows", "Bergstra 2012")]
+
+
+@hookimpl
+def tt_samplers() -> list[Entry]:
+    return [Entry("top", f"{_P}.top_sampler:TopSampler", "rows of highest score")]
+
+
+@hookimpl
+def tt_schedulers() -> list[Entry]:
+    return [
+        Entry("sequential", f"{_P}.sequential_scheduler:SequentialScheduler", "one task after the other", "AutoTVM")
+    ]
+
+
+@hookimpl
+def tt_stoppers() -> list[Entry]:
+    return [Entry("trials", f"{_P}.trials_stopper:TrialsStopper", "a budget of measured rows")]
+
+
+@hookimpl
+def tt_stores() -> list[Entry]:
+    return [Entry("memory", f"{_P}.memory_store:MemoryStore", "lives as long as its process")]

@@ -1,0 +1,334 @@
+"""One task's surrogate, searcher and sampler behind ask and tell."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from tt_spec.clock import Clock, WallClock
+from tt_spec.rng import draw, rng_for
+from tt_spec.roles import Realised, Sampler, Searcher, Surrogate
+from tt_spec.types import (
+    Batch,
+    Context,
+    Group,
+    Measurement,
+    Prediction,
+    Proposal,
+    Statements,
+    Task,
+    concat_statements,
+    labels,
+)
+
+__all__ = ["Pipeline", "Programs"]
+
+
+class Programs(Protocol):
+    """What the pipeline needs from whoever can make programs; every measurer offers it."""
+
+    def realise(self, task: Task, codes: np.ndarray) -> Realised: ...
+
+    def features(self, task: Task, codes: np.ndarray) -> tuple[Statements, np.ndarray]: ...
+
+
+class Pipeline:
+    """Ask for rows to measure, tell what they did.
+
+    It owns visited, pending and failed rows, and fills `round(random_share * n)` places of a batch with fresh random
+    rows after the sampler, so that exploration is never filtered out by a greedy pick.
+
+    Args:
+        task: What is tuned; rows belong to `task.space`.
+        surrogate: Cost model; `inputs` says what it reads.
+        searcher: Proposes rows.
+        sampler: Picks among them.
+        programs: Turns rows into programs: canonical rows and statement features. None: rows are taken as they are,
+            and the surrogate must read knobs.
+        draft: A cheap cost model over knobs that guides the searcher where `surrogate` reads statements, which are
+            dear; `surrogate` then ranks only what the searcher hands over. (Draft-then-verify: Pruner, ASPLOS 2025.)
+        verify: How many rows the searcher hands over when there is a draft. (default: 256)
+        seed: Root of all randomness.
+        peers: Pipelines whose data a `shared` surrogate learns from, this one among them.
+        warm: Rows to measure first, `(n, d)`.
+    """
+
+    FEATURE_CACHE = 4096
+    FIT_ROWS = 2000
+
+    def __init__(
+        self,
+        task: Task,
+        surrogate: Surrogate,
+        searcher: Searcher,
+        sampler: Sampler,
+        *,
+        programs: Programs | None = None,
+        draft: Surrogate | None = None,
+        verify: int = 256,
+        seed: int = 0,
+        clock: Clock | None = None,
+        peers: list[Pipeline] | None = None,
+        warm: np.ndarray | None = None,
+    ) -> None:
+        if programs is None and surrogate.inputs == "statements":
+            raise ValueError("a surrogate that reads statements needs `programs` to make them: pass a measurer")
+        if draft is not None and draft.inputs != "knobs":
+            raise ValueError(f"a draft model must read knobs, this one reads {draft.inputs}")
+        self.task, self.space = task, task.space
+        self.surrogate, self.searcher, self.sampler = surrogate, searcher, sampler
+        self.programs, self.draft, self.verify = programs, draft, verify
+        self.seed, self.clock = seed, clock or WallClock()
+        self.peers = peers if peers is not None else [self]
+        self._warm = np.empty((0, len(self.space.knobs)), dtype=np.int64) if warm is None else warm
+        self._rows: list[np.ndarray] = []
+        self._seconds: list[float] = []
+        self._errors: list[str | None] = []
+        self._seen: set[bytes] = set()
+        self._pending: dict[bytes, tuple[int, np.ndarray]] = {}
+        self._batches = 0
+        self._fitted_at = -1
+        self._why: dict[bytes, str] = {}
+        self._features: OrderedDict[bytes, Statements | None] = OrderedDict()
+
+    # -- what is known ------------------------------------------------------------------------------------------
+
+    @property
+    def rows(self) -> np.ndarray:
+        """All told rows, `(n, d)`, failures included."""
+        return np.stack(self._rows) if self._rows else np.empty((0, len(self.space.knobs)), dtype=np.int64)
+
+    @property
+    def best_s(self) -> float:
+        """The incumbent's seconds; inf before the first valid result."""
+        return min(self._seconds, default=math.inf)
+
+    def errors(self) -> Counter[str | None]:
+        """How often each error occurred; the valid rows count under None."""
+        return Counter(self._errors)
+
+    def why_invalid(self, row: np.ndarray) -> str:
+        """The backend's message for a row that it refused."""
+        return self._why.get(np.ascontiguousarray(row, dtype=np.int64).tobytes(), "")
+
+    def top(self, n: int) -> list[tuple[np.ndarray, float]]:
+        """The `n` best valid rows with their seconds, best first."""
+        order = sorted((i for i, s in enumerate(self._seconds) if math.isfinite(s)), key=self._seconds.__getitem__)
+        return [(self._rows[i], self._seconds[i]) for i in order[:n]]
+
+    def disqualify(self, row: np.ndarray, error: str = "wrong-result") -> None:
+        """Take a told row's time away, because its result was found wrong afterwards."""
+        for i, known in enumerate(self._rows):
+            if (known == row).all():
+                self._seconds[i], self._errors[i] = math.inf, error
+
+    def restore(self, measurements: Iterable[Measurement]) -> int:
+        """Learn what a store knows of this task and space; returns how many rows were new."""
+        before = len(self._rows)
+        for m in measurements:
+            if m.task_key == self.task.key and m.space_key == self.space.key:
+                row = np.asarray(m.config, dtype=np.int64)
+                if row.tobytes() in self._seen:
+                    self._improve(row, m)
+                else:
+                    self._seen.add(row.tobytes())
+                    self._record(row, m)
+        return len(self._rows) - before
+
+    def _record(self, row: np.ndarray, m: Measurement) -> None:
+        self._rows.append(row)
+        self._seconds.append(m.latency_s)
+        self._errors.append(m.error)
+
+    def _improve(self, row: np.ndarray, m: Measurement) -> None:
+        """A row measured again (two processes, one store): its latest verdict counts."""
+        for i, known in enumerate(self._rows):
+            if (known == row).all():
+                self._seconds[i], self._errors[i] = m.latency_s, m.error
+
+    # -- ask and tell -------------------------------------------------------------------------------------------
+
+    def ask(self, n: int) -> Batch:
+        """Up to `n` rows that were never asked; none when the space is exhausted."""
+        if n < 1:
+            raise ValueError(f"ask for at least one row, got {n}")
+        round = len(self._rows) + len(self._pending)
+        info: dict[str, Any] = {}
+        chosen, invalid = _Chosen(), []
+        self._admit(self._warm, "warm", chosen, invalid, n)
+        self._warm = self._warm[:0]
+        if any(math.isfinite(s) for s in self._seconds) and len(chosen.rows) < n:
+            codes, info = self._propose(n - len(chosen.rows), round)
+            self._admit(codes, "search", chosen, invalid, n)
+        rng = rng_for(self.seed, self.task.key, "random", round)
+        for _ in range(6):
+            if len(chosen.rows) >= n:
+                break
+            if not self._admit(draw(self.space, self._seen, n - len(chosen.rows), rng), "random", chosen, invalid, n):
+                break
+        codes = np.stack(chosen.rows) if chosen.rows else np.empty((0, len(self.space.knobs)), dtype=np.int64)
+        predicted = np.full(len(codes), np.nan)
+        if info and len(codes):
+            predicted = self._score(self.surrogate, codes)
+        self._batches += 1
+        for row in codes:
+            self._pending[row.tobytes()] = (self._batches, row)
+        dropped = np.stack(invalid) if invalid else codes[:0]
+        return Batch(self._batches, codes, tuple(chosen.origin), predicted, dropped, info)
+
+    def tell(self, id: int, results: Sequence[Measurement]) -> None:
+        """Report some or all results of a batch; the rest stay pending."""
+        rows, seconds = [], []
+        for m in results:
+            row = np.asarray(m.config, dtype=np.int64)
+            if m.error == "invalid" and row.tobytes() in self._why:
+                self._record(row, m)
+                continue
+            if self._pending.get(row.tobytes(), (0, row))[0] != id:
+                raise ValueError(f"batch {id} has no pending row {list(m.config)}: tell each asked row once")
+            del self._pending[row.tobytes()]
+            self._record(row, m)
+            rows.append(row)
+            seconds.append(m.latency_s)
+        tell = getattr(self.searcher, "tell", None)
+        if rows and tell is not None:
+            y = np.where(np.isfinite(seconds), self.best_s / np.asarray(seconds), 0.0)
+            tell(self._context("tell"), np.stack(rows), y)
+
+    # -- inside -------------------------------------------------------------------------------------------------
+
+    def _propose(self, n: int, round: int) -> tuple[np.ndarray, dict[str, Any]]:
+        self._fit(round)
+        ctx = self._context("searcher", round)
+        proposal = self.searcher.propose(ctx, max(self.verify, n) if self.draft else n)
+        info = dict(proposal.info)
+        if self.draft is not None and len(proposal.codes):
+            ctx.score = lambda codes: self._score(self.surrogate, codes)
+            proposal = Proposal(proposal.codes, ctx.score(proposal.codes), proposal.random_share, proposal.info)
+        share = min(max(proposal.random_share, 0.0), 1.0)
+        greedy = n - int(round_half_up(share * n))
+        ctx.rng = rng_for(self.seed, self.task.key, "sampler", round)
+        selection = self.sampler.select(ctx, proposal, greedy)
+        info.update(selection.info)
+        info.update(proposed=len(proposal.codes), selected=len(selection.codes), random_share=share)
+        return selection.codes[:greedy], info
+
+    def _fit(self, round: int) -> None:
+        known = sum(len(p._rows) for p in (self.peers if self.surrogate.shared else [self]))
+        if known == self._fitted_at:
+            return
+        rng = rng_for(self.seed, self.task.key, "surrogate", round)
+        sources = self.peers if self.surrogate.shared else [self]
+        groups = [g for p in sources if (g := p._group(self.surrogate.inputs)) is not None]
+        self.surrogate.fit(groups, rng)
+        if self.draft is not None:
+            own = self._group("knobs")
+            self.draft.fit([own] if own else [], rng_for(self.seed, self.task.key, "draft", round))
+        self._fitted_at = known
+
+    def _group(self, inputs: str) -> Group | None:
+        """Training data of this task: the best and the newest rows, at most `FIT_ROWS`."""
+        if not any(math.isfinite(s) for s in self._seconds):
+            return None
+        usable = [i for i, e in enumerate(self._errors) if e != "invalid"]
+        if len(usable) > self.FIT_ROWS:
+            best = sorted(usable, key=self._seconds.__getitem__)[: self.FIT_ROWS // 2]
+            usable = sorted({*best, *usable[-self.FIT_ROWS // 2 :]})
+        y = labels(np.asarray(self._seconds))[usable]
+        codes = self.rows[usable]
+        if inputs == "knobs":
+            return self.task, self.space.encode(codes), y
+        statements, ok = self._statements(codes)
+        return (self.task, statements, y[ok]) if ok.any() else None
+
+    def _statements(self, codes: np.ndarray) -> tuple[Statements, np.ndarray]:
+        assert self.programs is not None
+        tokens = [row.tobytes() for row in np.ascontiguousarray(codes, dtype=np.int64)]
+        missing = [i for i, t in enumerate(tokens) if t not in self._features]
+        if missing:
+            found, ok = self.programs.features(self.task, codes[missing])
+            where = np.cumsum(ok) - 1
+            for j, i in enumerate(missing):
+                self._features[tokens[i]] = found[where[j] : where[j] + 1] if ok[j] else None
+        out = [self._features[t] for t in tokens]
+        while len(self._features) > self.FEATURE_CACHE:
+            self._features.popitem(last=False)
+        return concat_statements([s for s in out if s is not None]), np.array([s is not None for s in out], dtype=bool)
+
+    def _predict(self, model: Surrogate, codes: np.ndarray) -> Prediction:
+        codes = np.asarray(codes, dtype=np.int64)
+        if model.inputs == "knobs":
+            return model.predict(self.task, self.space.encode(codes))
+        statements, ok = self._statements(codes)
+        mean, std = np.zeros(len(codes)), np.zeros(len(codes))
+        if ok.any():
+            p = model.predict(self.task, statements)
+            mean[ok], std[ok] = p.mean, p.std
+            mean[~ok] = p.mean.min() - 1.0
+        return Prediction(mean, std)
+
+    def _score(self, model: Surrogate, codes: np.ndarray) -> np.ndarray:
+        return model.score(self._predict(model, codes), 1.0)
+
+    def _context(self, role: str, round: int = 0) -> Context:
+        guide = self.draft or self.surrogate
+        pending = [row for _, row in self._pending.values()]
+        fitted = self._fitted_at >= 0
+        return Context(
+            task=self.task,
+            space=self.space,
+            rows=self.rows,
+            y=labels(np.asarray(self._seconds)),
+            errors=list(self._errors),
+            pending=np.stack(pending) if pending else self.rows[:0],
+            best_s=self.best_s,
+            predict=lambda codes: self._predict(guide, codes),
+            score=(lambda codes: self._score(guide, codes)) if fitted else (lambda codes: np.zeros(len(codes))),
+            rng=rng_for(self.seed, self.task.key, role, round),
+            clock=self.clock,
+            fitted=fitted,
+            seen=frozenset(self._seen),
+        )
+
+    def _admit(self, codes: np.ndarray, origin: str, chosen: _Chosen, invalid: list[np.ndarray], n: int) -> int:
+        """Realise rows and take the new ones; returns how many rows became known, so that callers can stop."""
+        if not len(codes):
+            return 0
+        codes = self.space.canonical(codes)
+        asked = [row.copy() for row in codes if row.tobytes() not in self._seen]
+        if not asked:
+            return 0
+        real = self.programs.realise(self.task, np.stack(asked)) if self.programs else None
+        for i, row in enumerate(asked):
+            self._seen.add(row.tobytes())
+            why = real.why[i] if real is not None else None
+            if why is not None:
+                self._why[row.tobytes()] = why
+                invalid.append(row)
+                continue
+            if real is not None:
+                canonical = np.ascontiguousarray(real.codes[i], dtype=np.int64)
+                if canonical.tobytes() != row.tobytes():
+                    if canonical.tobytes() in self._seen:
+                        continue
+                    row = canonical
+                    self._seen.add(row.tobytes())
+            if len(chosen.rows) < n:
+                chosen.rows.append(row)
+                chosen.origin.append(origin)
+        return len(asked)
+
+
+class _Chosen:
+    def __init__(self) -> None:
+        self.rows: list[np.ndarray] = []
+        self.origin: list[str] = []
+
+
+def round_half_up(x: float) -> float:
+    """`round` that sends halves up, so that 5 % of 10 rows is one row and not none."""
+    return math.floor(x + 0.5)

@@ -1,0 +1,328 @@
+"""The nouns of the house: tasks, measurements, predictions, and what passes between roles."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tt_spec.space import Space
+
+if TYPE_CHECKING:
+    from tt_spec.clock import Clock
+
+__all__ = [
+    "ERRORS",
+    "Bar",
+    "Batch",
+    "Context",
+    "Group",
+    "Measurement",
+    "Prediction",
+    "Proposal",
+    "Selection",
+    "Slot",
+    "Statements",
+    "Task",
+    "TaskState",
+    "Timing",
+    "concat_statements",
+    "labels",
+]
+
+ERRORS = ("invalid", "build", "build-timeout", "run", "run-timeout", "wrong-result")
+"""Why a candidate has no time. `invalid` rows were never built and cost no trial."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One operator to tune on one target.
+
+    Args:
+        key: Stable hash of workload and target, the same in every process.
+        name: For people; unique in a model.
+        op: Kind of operator, e.g. "conv2d"; similar tasks share it.
+        target: The target's canonical text.
+        spaces: Where candidates come from; the first is searched.
+        flops: Floating-point operations of one execution.
+        weight: How often the model runs it.
+        payload: Bytes from which a worker or a remote agent rebuilds the workload.
+        shapes: Shapes of inputs and outputs, for people.
+    """
+
+    key: str
+    name: str
+    op: str
+    target: str
+    spaces: tuple[Space, ...]
+    flops: float
+    weight: float = 1.0
+    payload: bytes = b""
+    shapes: str = ""
+
+    @property
+    def space(self) -> Space:
+        """The space that is searched."""
+        return self.spaces[0]
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What one candidate did on one machine. A failed candidate is data.
+
+    Args:
+        config: The canonical row.
+        knobs: Decoded values, so that a record outlives its space.
+        seconds: Timed runs, seconds per execution; empty if and only if `error` is set.
+        runs: Executions made in all, warm-up included.
+        error: One of `ERRORS`, or None.
+        why: The error's message, or what the evaluator says of its choice of runs.
+        cost: Seconds spent in "apply", "build" and "run".
+        origin: Who proposed it, e.g. "search", "random".
+        device: Fingerprint of the machine.
+        at: Seconds since the epoch, by the run's clock.
+    """
+
+    task_key: str
+    space_key: str
+    config: tuple[int, ...]
+    knobs: dict[str, Any] = field(default_factory=dict)
+    seconds: tuple[float, ...] = ()
+    runs: int = 0
+    error: str | None = None
+    why: str = ""
+    cost: dict[str, float] = field(default_factory=dict)
+    origin: str = "search"
+    device: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+    at: float = 0.0
+    run_id: str = ""
+
+    def __post_init__(self) -> None:
+        if self.error is not None and self.error not in ERRORS:
+            raise ValueError(f"error must be one of {', '.join(ERRORS)} or None, got {self.error!r}")
+        if bool(self.seconds) == (self.error is not None):
+            raise ValueError(
+                f"seconds must be empty if and only if error is set; got {len(self.seconds)} with error={self.error!r}"
+            )
+        if any(not (math.isfinite(s) and s > 0) for s in self.seconds):
+            raise ValueError(f"seconds must be finite and positive, got {self.seconds}")
+
+    @property
+    def latency_s(self) -> float:
+        """Median of the timed runs in seconds; inf for a failed candidate."""
+        return float(np.median(self.seconds)) if self.seconds else math.inf
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A model's belief about labels, `(n,)` each; `std` is zero where the model has no doubt to offer."""
+
+    mean: np.ndarray
+    std: np.ndarray
+
+
+@dataclass(frozen=True)
+class Statements:
+    """Ragged features of programs: one row per memory store.
+
+    Args:
+        values: `(total, 164)` float, rows of all programs one after the other.
+        offsets: `(n + 1,)` int; program i owns `values[offsets[i]:offsets[i + 1]]`.
+        operator: `(n, 10)` float, the operator's own features; zeros if unknown.
+    """
+
+    values: np.ndarray
+    offsets: np.ndarray
+    operator: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, rows: np.ndarray | slice | Sequence[int]) -> Statements:
+        index = np.arange(len(self))[rows]
+        parts = [self.values[self.offsets[i] : self.offsets[i + 1]] for i in index]
+        lengths = [len(p) for p in parts]
+        values = np.concatenate(parts) if parts else self.values[:0]
+        return Statements(values, np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64), self.operator[index])
+
+
+def concat_statements(parts: Sequence[Statements]) -> Statements:
+    """One `Statements` of all programs in `parts`, in order."""
+    if not parts:
+        return Statements(np.zeros((0, 164)), np.zeros(1, dtype=np.int64), np.zeros((0, 10)))
+    lengths = np.concatenate([np.diff(p.offsets) for p in parts])
+    return Statements(
+        np.concatenate([p.values for p in parts]),
+        np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        np.concatenate([p.operator for p in parts]),
+    )
+
+
+Group = tuple[Task, Any, np.ndarray]
+"""One task's training data: the task, its features (`(n, p)` or `Statements`) and labels `(n,)`."""
+
+
+def labels(seconds: np.ndarray) -> np.ndarray:
+    """`best / seconds` in [0, 1]; failures (inf) are 0."""
+    seconds = np.asarray(seconds, dtype=np.float64)
+    finite = seconds[np.isfinite(seconds)]
+    if not len(finite):
+        return np.zeros(len(seconds))
+    return np.where(np.isfinite(seconds), finite.min() / seconds, 0.0)
+
+
+@dataclass(frozen=True)
+class Bar:
+    """What a candidate must beat.
+
+    Args:
+        incumbent_s: Best latency of the task so far in seconds; inf at first.
+        flops: Of one execution.
+        cap_s: The longest time the evaluation may take, seconds.
+    """
+
+    incumbent_s: float = math.inf
+    flops: float = 0.0
+    cap_s: float = 10.0
+
+
+@dataclass(frozen=True)
+class Timing:
+    """An evaluator's verdict: seconds per execution of each repeat, executions made, and why it stopped."""
+
+    seconds: tuple[float, ...]
+    runs: int
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A searcher's answer: rows `(n, d)`, scores `(n,)` (higher is better), the share of the batch to fill with
+    random rows, and remarks for the event log."""
+
+    codes: np.ndarray
+    scores: np.ndarray
+    random_share: float = 0.0
+    info: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A sampler's answer: rows `(n, d)` and remarks for the event log."""
+
+    codes: np.ndarray
+    info: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What the pipeline asks to be measured.
+
+    Args:
+        id: Unique in its pipeline.
+        codes: `(n, d)` canonical rows, none asked before.
+        origin: "search" or "random", one per row.
+        predicted: The model's score of each row `(n,)`; NaN where no model was fitted.
+        invalid: `(m, d)` rows that the backend refused on the way; they cost no trial.
+        info: Remarks of the pieces, for the event log.
+    """
+
+    id: int
+    codes: np.ndarray
+    origin: tuple[str, ...]
+    predicted: np.ndarray
+    invalid: np.ndarray
+    info: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Context:
+    """What a searcher or sampler may look at.
+
+    Args:
+        rows: Measured rows `(n, d)`, failures included.
+        y: Their labels `(n,)`: best / seconds, failures 0.
+        errors: Their errors, None for the valid.
+        pending: Rows asked and not yet told `(m, d)`.
+        best_s: The incumbent's seconds; inf at first.
+        predict: `(n, d) -> Prediction` by the fitted model.
+        score: `(n, d) -> (n,)`, higher is better; zeros before there is a model.
+        fitted: Whether a model stands behind `score`.
+    """
+
+    task: Task
+    space: Space
+    rows: np.ndarray
+    y: np.ndarray
+    errors: list[str | None]
+    pending: np.ndarray
+    best_s: float
+    predict: Callable[[np.ndarray], Prediction]
+    score: Callable[[np.ndarray], np.ndarray]
+    rng: np.random.Generator
+    clock: Clock
+    fitted: bool = False
+    seen: frozenset[bytes] = frozenset()
+
+    def fresh(self, codes: np.ndarray) -> np.ndarray:
+        """Which rows were neither measured, refused nor asked, `(n,)` bool; repeats inside `codes` count once."""
+        known = set(self.seen)
+        out = np.zeros(len(codes), dtype=bool)
+        for i, row in enumerate(np.ascontiguousarray(codes, dtype=np.int64)):
+            token = row.tobytes()
+            if token not in known:
+                known.add(token)
+                out[i] = True
+        return out
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A scheduler's decision: which task (by index), for how many trials or seconds, and the gain it expects."""
+
+    task: int
+    trials: int | None = None
+    seconds: float | None = None
+    gain_s: float = 0.0
+    info: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class TaskState:
+    """One task's progress as schedulers and stoppers see it.
+
+    Args:
+        curve: `(trials, t, best_s)` after each batch; t by the run's clock.
+        restored: Trials that came from the store, not from this run.
+        errors: How often each kind of error occurred.
+        finished: Why it left the race, or None.
+    """
+
+    task: Task
+    curve: list[tuple[int, float, float]] = field(default_factory=list)
+    batches: int = 0
+    trials: int = 0
+    restored: int = 0
+    errors: dict[str, int] = field(default_factory=dict)
+    finished: str | None = None
+    best_s: float = math.inf
+    last_gain_trial: int = 0
+
+    @property
+    def weight(self) -> float:
+        """How often the model runs the task."""
+        return self.task.weight
+
+    @property
+    def flops(self) -> float:
+        """Floating-point operations of one execution."""
+        return self.task.flops
+
+    @property
+    def op(self) -> str:
+        """Kind of operator."""
+        return self.task.op
