@@ -92,12 +92,12 @@ class Graph:
         self.outputs.append(_tensor_type(name, shape, "float32"))
         return Value(name, x.width)
 
-    def op(self, kind: str, *inputs: Value | str, width: int | None = None, **attributes: Any) -> Value:
+    def op(self, kind: str, *inputs: Value, width: int | None = None, **attributes: Any) -> Value:
         """Any one-output ONNX operator; the result is as wide as the first input unless `width` says so."""
         from onnx import helper
 
         name = f"{kind}_{len(self.nodes)}"
-        names = [x.name if isinstance(x, Value) else x for x in inputs]
+        names = [x.name for x in inputs]
         self.nodes.append(helper.make_node(kind, names, [name], name=name, **attributes))
         return Value(name, inputs[0].width if width is None else width)
 

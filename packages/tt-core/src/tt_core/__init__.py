@@ -1,0 +1,16 @@
+"""tt-core: models in, tasks out, tuning, deployment, the command `tt`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["Result", "tune"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the runner, and TVM with it, only when it is used."""
+    if name in __all__:
+        from tt_core import tuning
+
+        return getattr(tuning, name)
+    raise AttributeError(f"module 'tt_core' has no attribute {name!r}")

@@ -1,0 +1,226 @@
+"""TVM behind the `Backend` role: lives in a worker process of the measuring engine."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+import tvm
+from tt_spec import Plugins, Realised, Statements, Task, concat_statements
+
+from tt_core.lower import unpack
+
+__all__ = ["TOLERANCES", "TvmBackend", "compare", "random_array"]
+
+TOLERANCES = {"float64": 1e-10, "float32": 1e-4, "float16": 2e-2, "bfloat16": 5e-2}
+"""Largest allowed difference between a tuned and the untuned operator, relative to the largest output magnitude."""
+
+
+class TvmBackend:
+    """Builds rows in memory and calls them in this process: no archive, no linker.
+
+    Tasks stay open, with their space, random arguments and the untuned program's outputs.
+    """
+
+    SCHEDULES = 512
+
+    def __init__(self) -> None:
+        self._open: dict[str, _Workload] = {}
+        self._plugins: Plugins | None = None
+
+    def open(self, task: Task) -> None:
+        if task.key in self._open:
+            return
+        mod, target, space = unpack(task.payload)
+        self._plugins = self._plugins or Plugins()
+        programs = self._plugins.build("space", space).open(mod, target)
+        if programs.space.key != task.space.key:
+            raise ValueError(
+                f"task {task.name}: this process derives space {programs.space.key}, the task was made with"
+                f" {task.space.key}; both must run the same version of tt-space and TVM"
+            )
+        self._open[task.key] = _Workload(mod, target, programs)
+
+    def realise(self, task: Task, codes: np.ndarray) -> Realised:
+        work = self._open[task.key]
+        rows, why = np.array(codes, dtype=np.int64), []
+        for i, row in enumerate(codes):
+            try:
+                schedule = work.schedule(row)
+                rows[i] = work.programs.read(schedule, int(row[0]))
+                work.keep(rows[i], schedule)
+                why.append(None)
+            except ValueError as e:
+                why.append(str(e))
+        return Realised(rows, tuple(why))
+
+    def features(self, task: Task, codes: np.ndarray) -> tuple[Statements, np.ndarray]:
+        work = self._open[task.key]
+        schedules, ok = [], np.zeros(len(codes), dtype=bool)
+        for i, row in enumerate(codes):
+            try:
+                schedules.append(work.schedule(row))
+                ok[i] = True
+            except ValueError:
+                continue
+        parts = (
+            [Statements(f, np.array([0, len(f)]), np.zeros((1, 10))) for f in work.programs.features(schedules)]
+            if schedules
+            else []
+        )
+        return concat_statements(parts), ok
+
+    def build(self, task: Task, row: np.ndarray) -> TvmCandidate:
+        work = self._open[task.key]
+        start = time.perf_counter()
+        schedule = work.schedule(row)
+        apply_s = time.perf_counter() - start
+        return TvmCandidate(work, work.compile(schedule.mod), apply_s)
+
+    def threads(self) -> int:
+        """Threads that TVM's runtime uses in this process."""
+        return int(tvm.get_global_func("runtime.NumThreads")())
+
+    def loaded(self, module: str) -> bool:
+        """Whether a Python module is loaded in this process."""
+        import sys
+
+        return getattr(sys.modules.get(module), "__file__", None) is not None
+
+    def race(self, task: Task, codes: np.ndarray, rounds: int = 10, min_ms: float = 10.0) -> list[list[float]]:
+        """Time programs interleaved, seconds per execution of each round, one list per row.
+
+        The luckiest measurement of many is not the fastest program; in turns, all meet the same noise.
+        """
+        candidates = [self.build(task, row) for row in codes]
+        repeats = [max(1, int(np.ceil(min_ms / 1e3 / max(c.run(1), 1e-9)))) for c in candidates]
+        seconds: list[list[float]] = [[] for _ in candidates]
+        for _ in range(rounds):
+            for candidate, n, mine in zip(candidates, repeats, seconds, strict=True):
+                candidate.run(1)
+                mine.append(candidate.run(n))
+        return seconds
+
+    def check(self, task: Task, row: np.ndarray) -> str | None:
+        """What is wrong with a row's outputs, or None."""
+        return self.build(task, row).check()
+
+    def time_model(self, path: str, inputs: dict[str, np.ndarray], seconds: float = 3.0) -> list[float]:
+        """Time a deployed library on these inputs: seconds of each execution, after one to warm up."""
+        from tt_core.runtime import Runner
+
+        return Runner(path).time(inputs, seconds)
+
+    def run_model(self, path: str, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+        """Outputs of a deployed library."""
+        from tt_core.runtime import Runner
+
+        return Runner(path)(inputs)
+
+
+class TvmCandidate:
+    """One compiled program with its arguments."""
+
+    def __init__(self, work: _Workload, library: Any, apply_s: float) -> None:
+        self._work, self._library, self.apply_s = work, library, apply_s
+        self._call = library["main"]
+
+    def run(self, n: int) -> float:
+        args, sync = self._work.arguments(), self._work.sync
+        call, start = self._call, time.perf_counter()
+        for _ in range(n):
+            call(*args)
+        sync()
+        return (time.perf_counter() - start) / n
+
+    def check(self) -> str | None:
+        self.run(1)
+        return compare(self._work.arguments()[-1].numpy(), self._work.reference())
+
+
+class _Workload:
+    """An open task: its space and what all its candidates share."""
+
+    def __init__(self, mod: tvm.IRModule, target: Any, programs: Any) -> None:
+        self.mod, self.target, self.programs = mod, target, programs
+        self._schedules: OrderedDict[bytes, Any] = OrderedDict()
+        self._arguments: list[Any] | None = None
+        self._reference: np.ndarray | None = None
+        kind = str(target.kind.name)
+        self.device = tvm.cpu() if kind in ("llvm", "c") else tvm.device(kind, 0)
+        self.sync = (lambda: None) if kind in ("llvm", "c") else self.device.sync
+
+    def schedule(self, row: np.ndarray) -> Any:
+        token = np.ascontiguousarray(row, dtype=np.int64).tobytes()
+        if token not in self._schedules:
+            self.keep(row, self.programs.apply(row))
+        return self._schedules[token]
+
+    def keep(self, row: np.ndarray, schedule: Any) -> None:
+        self._schedules[np.ascontiguousarray(row, dtype=np.int64).tobytes()] = schedule
+        while len(self._schedules) > TvmBackend.SCHEDULES:
+            self._schedules.popitem(last=False)
+
+    def compile(self, mod: tvm.IRModule) -> Any:
+        try:
+            return tvm.tirx.build(mod, target=self.target)
+        except Exception as e:
+            lines = [re.sub(r"\s+", " ", x).strip() for x in str(e).splitlines() if x.strip()]
+            raise RuntimeError(f"TVM cannot build the program: {lines[0][:500] if lines else type(e).__name__}") from e
+
+    def arguments(self) -> list[Any]:
+        """Random inputs and room for the output, the same for all candidates."""
+        if self._arguments is None:
+            rng = np.random.default_rng(0)
+            self._arguments = [
+                tvm.runtime.tensor(random_array([int(d) for d in p.shape], str(p.dtype), rng), self.device)
+                for p in self.mod["main"].params
+            ]
+        return self._arguments
+
+    def reference(self) -> np.ndarray:
+        """The untuned program's output on the same inputs."""
+        if self._reference is None:
+            args = self.arguments()
+            out = tvm.runtime.tensor(np.zeros_like(args[-1].numpy()), self.device)
+            self.compile(self.mod)["main"](*args[:-1], out)
+            self._reference = out.numpy()
+        return self._reference
+
+
+def random_array(shape: list[int] | tuple[int, ...], dtype: str, rng: np.random.Generator) -> np.ndarray:
+    """Standard normal floats, integers 0 or 1 (valid as indices and as masks), random booleans."""
+    if dtype.startswith(("float", "bfloat")):
+        return rng.standard_normal(shape).astype("float32" if dtype == "bfloat16" else dtype)
+    if dtype == "bool":
+        return rng.random(shape) < 0.5
+    return rng.integers(0, 2, size=shape).astype(dtype)
+
+
+def compare(got: np.ndarray, want: np.ndarray, tolerance: float | None = None) -> str | None:
+    """None if equal within tolerance, else how far apart.
+
+    Floats are compared in float64: the largest absolute difference over the largest finite magnitude of `want` may
+    not exceed `TOLERANCES[dtype]` (or `tolerance`), and inf and NaN must stand in the same places. Integers and
+    booleans must be equal.
+    """
+    if got.shape != want.shape:
+        return f"shape {got.shape} instead of {want.shape}"
+    if want.dtype.kind not in "fV":
+        wrong = int((got != want).sum())
+        return f"{wrong} of {want.size} values differ" if wrong else None
+    limit = TOLERANCES.get(str(want.dtype), 1e-4) if tolerance is None else tolerance
+    a, b = got.astype("float64"), want.astype("float64")
+    finite = np.isfinite(b)
+    if not np.array_equal(a[~finite], b[~finite], equal_nan=True) or not np.isfinite(a[finite]).all():
+        return "infinities or NaNs stand in other places than in the untuned program's output"
+    if not finite.any():
+        return None
+    scale = float(np.abs(b[finite]).max()) or 1.0
+    error = float(np.abs(a[finite] - b[finite]).max()) / scale
+    if error <= limit:
+        return None
+    return f"the output differs by {error:.2e} of its largest magnitude (allowed: {limit:.0e})"

@@ -1,0 +1,47 @@
+"""tt-core's own pieces, registered like a third party's."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+from tt_spec.hooks import Entry, hookimpl
+
+_ZOO = {
+    "resnet18": "ResNet-18, 1x3x224x224, deterministic random weights",
+    "mobilenet_v2": "MobileNet-V2, 1x3x224x224, deterministic random weights",
+    "squeezenet1_1": "SqueezeNet 1.1, 1x3x224x224, deterministic random weights",
+    "bert-tiny": "BERT of 2 layers and 128 channels, 128 tokens, deterministic random weights",
+}
+
+
+@hookimpl
+def tt_models() -> list[Entry]:
+    return [
+        Entry(name, functools.partial(_zoo, name), summary, requires="tt-core[onnx]") for name, summary in _ZOO.items()
+    ]
+
+
+@hookimpl
+def tt_recipes() -> list[Entry]:
+    folder = Path(__file__).parent / "recipes"
+    found = []
+    for path in sorted(folder.glob("*.toml")):
+        recipe = _toml(path)
+        found.append(
+            Entry(path.stem, functools.partial(_toml, path), recipe.get("summary", ""), recipe.get("source", ""))
+        )
+    return found
+
+
+def _zoo(name: str) -> Any:
+    from tt_core import zoo
+
+    return zoo.build(name)
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    from tt_core.recipe import read_toml
+
+    return read_toml(path)

@@ -1,0 +1,148 @@
+"""Recipes: TOML files that name one piece per role with its options."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tt_spec import PluginError, Plugins, nearest
+
+from tt_core.errors import OptionError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+__all__ = ["Recipe", "read_toml", "resolve"]
+
+_PIECES = {
+    "surrogate": "null",
+    "draft": None,
+    "searcher": "random",
+    "sampler": "top",
+    "scheduler": "sequential",
+    "stopper": None,
+    "evaluator": "fixed",
+    "measurer": "local",
+    "space": "sketch",
+    "store": "sqlite",
+}
+_ROLE = {"draft": "surrogate"}
+_PLAIN = {"summary": str, "source": str, "batch": int, "verify": int}
+
+
+@dataclass
+class Recipe:
+    """One piece per role, ready to be built.
+
+    Args:
+        pieces: `(name, options)` by role; a role that the recipe leaves out has its default, None means none.
+        batch: Rows asked at once.
+        verify: Rows that the surrogate ranks when there is a draft model.
+    """
+
+    name: str
+    pieces: dict[str, tuple[str, dict[str, Any]] | None]
+    batch: int = 64
+    verify: int = 256
+    plugins: Plugins = field(default_factory=Plugins, repr=False)
+
+    def build(self, role: str, **more: Any) -> Any:
+        """A new piece of the recipe, with options that the runner adds; None where the recipe has none."""
+        chosen = self.pieces[role]
+        if chosen is None:
+            return None
+        name, options = chosen
+        return self.plugins.build(_ROLE.get(role, role), name, **{**more, **options})
+
+    def describe(self) -> dict[str, Any]:
+        """As plain data, for the run's record."""
+        pieces = {r: {"piece": p[0], **p[1]} for r, p in self.pieces.items() if p is not None}
+        return {"name": self.name, "batch": self.batch, "verify": self.verify, **pieces}
+
+
+def resolve(name: str, sets: Sequence[str] = (), plugins: Plugins | None = None) -> Recipe:
+    """The recipe of that name or TOML file, with `--set` applied: "surrogate.rounds=20" or "searcher=evolve".
+
+    Raises `OptionError` naming what is unknown and what is known; every piece is looked up, and its options checked.
+    """
+    plugins = plugins or Plugins()
+    if name in plugins.names("recipe"):
+        content = plugins.build("recipe", name)
+    elif Path(name).is_file():
+        content = read_toml(Path(name))
+    else:
+        raise OptionError(f"no recipe and no file is called {name!r}{nearest(name, plugins.names('recipe'))}")
+    recipe = _parse(Path(name).stem, content, plugins)
+    for text in sets:
+        _set(recipe, text)
+    for role in recipe.pieces:
+        try:
+            if role not in ("measurer", "store"):
+                recipe.build(role)
+            elif (piece := recipe.pieces[role]) is not None:
+                plugins.find(role, piece[0])
+        except PluginError as e:
+            raise OptionError(f"recipe {recipe.name!r}: {e}") from e
+        except (TypeError, ValueError) as e:
+            raise OptionError(f"recipe {recipe.name!r}, {role}: {e}") from e
+    return recipe
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A recipe file's content. Raises `OptionError` that names the line."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as e:
+        raise OptionError(f"recipe {path}: {e}") from e
+
+
+def _parse(name: str, content: dict[str, Any], plugins: Plugins) -> Recipe:
+    pieces: dict[str, tuple[str, dict[str, Any]] | None] = {
+        role: None if default is None else (default, {}) for role, default in _PIECES.items()
+    }
+    plain: dict[str, Any] = {}
+    for key, value in content.items():
+        if key in _PLAIN:
+            if not isinstance(value, _PLAIN[key]) or (_PLAIN[key] is int and value < 1):
+                raise OptionError(f"recipe {name!r}: {key} must be a {_PLAIN[key].__name__}, got {value!r}")
+            plain[key] = value
+        elif key not in _PIECES:
+            raise OptionError(f"recipe {name!r} has no entry {key!r}{nearest(key, [*_PIECES, *_PLAIN])}")
+        elif not isinstance(value, dict) or not isinstance(value.get("piece"), str):
+            raise OptionError(f'recipe {name!r}: [{key}] needs a line piece = "name"')
+        else:
+            pieces[key] = (value["piece"], {k: v for k, v in value.items() if k != "piece"})
+    return Recipe(name, pieces, plain.get("batch", 64), plain.get("verify", 256), plugins)
+
+
+def _set(recipe: Recipe, text: str) -> None:
+    where, equals, value = text.partition("=")
+    role, dot, option = where.strip().partition(".")
+    if not equals or not value.strip():
+        raise OptionError(f"--set needs piece.option=value or piece=name, got {text!r}")
+    if role in ("batch", "verify") and not dot:
+        if not value.strip().isdigit() or int(value) < 1:
+            raise OptionError(f"--set {role} needs a whole number, got {value!r}")
+        setattr(recipe, role, int(value))
+        return
+    if role not in _PIECES:
+        raise OptionError(f"--set {text}: no piece is called {role!r}{nearest(role, [*_PIECES, 'batch', 'verify'])}")
+    if not dot:
+        recipe.pieces[role] = None if value.strip() == "none" else (value.strip(), {})
+        return
+    chosen = recipe.pieces[role]
+    if chosen is None:
+        raise OptionError(f"--set {text}: recipe {recipe.name!r} has no {role}; choose one first: --set {role}=NAME")
+    recipe.pieces[role] = (chosen[0], {**chosen[1], option: _value(value.strip())})
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"x = {text}")["x"]
+    except tomllib.TOMLDecodeError:
+        return text

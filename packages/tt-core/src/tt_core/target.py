@@ -1,0 +1,187 @@
+"""Targets: the machine a program is compiled for."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+from typing import Any
+
+import psutil
+
+from tt_core.errors import TargetError
+
+__all__ = ["cores", "device_fingerprint", "prepare_threads", "resolve", "runnable"]
+
+# LLVM name -> /proc/cpuinfo flag, of features whose use on a CPU without them kills the program.
+_FEATURES = {
+    "avx2": "avx2",
+    "fma": "fma",
+    "avx512f": "avx512f",
+    "avx512bw": "avx512bw",
+    "avx512dq": "avx512dq",
+    "avx512vl": "avx512vl",
+    "avx512vnni": "avx512_vnni",
+    "avx512bf16": "avx512_bf16",
+    "avxvnni": "avx_vnni",
+    "avx512vp2intersect": "avx512_vp2intersect",
+}
+_CUDA = {
+    "kind": "cuda",
+    "arch": "sm_80",
+    "max_threads_per_block": 1024,
+    "max_shared_memory_per_block": 49152,
+    "thread_warp_size": 32,
+    "registers_per_block": 65536,
+}
+
+
+def cores() -> int:
+    """Physical cores that this process may use."""
+    physical = psutil.cpu_count(logical=False) or os.cpu_count() or 1
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else physical
+    return max(1, min(physical, allowed))
+
+
+def prepare_threads(count: int | None = None) -> None:
+    """Let TVM use all physical cores in this process; must come before `import tvm`, which halves the count unasked."""
+    os.environ.setdefault("TVM_NUM_THREADS", str(count or cores()))
+
+
+def resolve(target: Any = "native") -> Any:
+    """A TVM target from "native", a kind ("cuda"), a tag, a JSON text, a dict or a TVM target.
+
+    "native" names this CPU, switches off the features that its model has and this machine has not (virtual
+    machines hide some), and sets the physical cores. Raises `TargetError` that lists what this TVM can build.
+    """
+    import tvm
+    from tvm.target import Target
+
+    if isinstance(target, Target):
+        config = dict(json.loads(str(target)))
+    elif isinstance(target, dict):
+        config = dict(target)
+    elif target == "native":
+        config = _native()
+    elif target == "cuda":
+        config = dict(_CUDA)
+    elif isinstance(target, str) and target.lstrip().startswith("{"):
+        try:
+            config = json.loads(target)
+        except json.JSONDecodeError as e:
+            raise TargetError(f"--target is no valid JSON: {e}") from e
+    else:
+        config = _from_text(str(target))
+    kind = config.get("kind")
+    if kind is not None and kind not in _buildable():
+        raise TargetError(_unknown(str(kind)))
+    if kind == "llvm":
+        config.setdefault("num-cores", cores())
+    try:
+        return Target(config)
+    except (ValueError, TypeError, tvm.error.TVMError) as e:
+        raise TargetError(f"TVM refuses the target {json.dumps(config)}: {_first(e)}") from e
+
+
+def runnable(target: Any) -> str | None:
+    """None if programs for the target run on this machine, else why not."""
+    import tvm
+
+    kind = str(target.kind.name)
+    if kind == "llvm":
+        want = str(target.attrs.get("mtriple", ""))
+        here = tvm.target.codegen.llvm_get_system_triple()
+        if want and want.split("-")[0] != here.split("-")[0]:
+            return f"the target is for {want.split('-')[0]}, this machine is {here.split('-')[0]}"
+        return None
+    if kind == "c":
+        return None
+    if tvm.device(kind, 0).exist:
+        return None
+    return f"no {kind} device was found on this machine"
+
+
+def device_fingerprint(target: Any) -> str:
+    """What must be equal for two measurements to be comparable: CPU (or device) model and cores."""
+    name = str(target.attrs.get("mcpu", "")) or str(target.kind.name)
+    return f"{name}/{_cpu_model()}/{target.attrs.get('num-cores', cores())} cores"
+
+
+def _native() -> dict[str, Any]:
+    import tvm
+
+    cpu = tvm.target.codegen.llvm_get_system_cpu()
+    config: dict[str, Any] = {"kind": "llvm", "mcpu": cpu, "num-cores": cores()}
+    flags = _cpu_flags()
+    if flags:
+        from tvm.target import Target
+
+        has = set(map(str, tvm.target.codegen.llvm_get_cpu_features(Target(config))))
+        missing = sorted(name for name, flag in _FEATURES.items() if name in has and flag not in flags)
+        if missing:
+            config["mattr"] = [f"-{name}" for name in missing]
+    return config
+
+
+def _from_text(text: str) -> dict[str, Any]:
+    """`llvm -mcpu=skylake -num-cores=4`, the older way to write it, or a tag such as `nvidia/geforce-rtx-3090`."""
+    from tvm.target import Target
+
+    words = text.split()
+    if not words:
+        raise TargetError(_unknown(text))
+    if words[0] not in _buildable():
+        try:
+            return dict(json.loads(str(Target(text))))
+        except Exception as e:
+            raise TargetError(_unknown(text)) from e
+    config: dict[str, Any] = dict(_CUDA) if words[0] == "cuda" else {"kind": words[0]}
+    for word in words[1:]:
+        name, equals, value = word.lstrip("-").partition("=")
+        if not word.startswith("-") or not equals:
+            raise TargetError(f"cannot read {word!r} in target {text!r}: write -name=value, or give the target as JSON")
+        config[name] = int(value) if value.isdigit() else value.split(",") if name == "mattr" else value
+    return config
+
+
+def _buildable() -> list[str]:
+    import tvm
+
+    kinds = [str(k) for k in tvm.target.Target.list_kinds()]
+    return sorted(k for k in kinds if tvm.get_global_func(f"target.build.{k}", allow_missing=True) is not None)
+
+
+def _unknown(text: str) -> str:
+    known = ["native", *_buildable()]
+    close = difflib.get_close_matches(text, known, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    return f"unknown target {text!r}{hint} This TVM can build for: {', '.join(known)}"
+
+
+def _cpu_flags() -> set[str]:
+    for line in _cpuinfo():
+        if line.startswith("flags"):
+            return set(line.split(":", 1)[1].split())
+    return set()
+
+
+def _cpu_model() -> str:
+    import platform
+
+    for line in _cpuinfo():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def _cpuinfo() -> list[str]:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as f:
+            return f.read().splitlines()
+    except OSError:
+        return []
+
+
+def _first(e: BaseException) -> str:
+    lines = [x.strip() for x in str(e).splitlines() if x.strip()]
+    return lines[0] if lines else type(e).__name__

@@ -1,0 +1,215 @@
+"""MetaSchedule's design space as rows of integers.
+
+Source: Zheng et al. (2020), Ansor, OSDI; Shao et al. (2022), Tensor program optimization with probabilistic
+programs, NeurIPS, whose space generator is used as it is.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import tvm
+from tt_spec import Knob, Space
+from tvm.s_tir import Schedule
+from tvm.s_tir import meta_schedule as ms
+from tvm.s_tir.schedule import Trace
+
+from tt_space.intrinsics import import_intrinsics
+
+__all__ = ["InvalidRow", "Sketch", "SketchPrograms"]
+
+_SAMPLING = {
+    "SamplePerfectTile": "tile",
+    "SampleCategorical": "choice",
+    "SampleComputeLocation": "location",
+}
+
+
+class InvalidRow(ValueError):
+    """A row for which there is no program; the message says why."""
+
+
+class Sketch:
+    """The sketches of `PostOrderApply`: the sketch is the first knob, its sampling instructions are the others.
+
+    Works for any operator. Sampling instructions of different sketches share a knob where they decide the same kind
+    of thing among the same choices, so that what was learned on one sketch tells something about the next.
+    """
+
+    def open(self, mod: tvm.IRModule, target: tvm.target.Target) -> SketchPrograms:
+        """The space of one workload, with the programs behind its rows.
+
+        Args:
+            mod: One PrimFunc named "main".
+            target: With `num-cores` set.
+        """
+        return SketchPrograms(mod, target)
+
+
+class SketchPrograms:
+    """Rows to schedules and back for one workload.
+
+    A row is canonical when the trace of its schedule reads back as the same row: TVM replaces an illegal compute
+    location by the one before it, and `read` shows what became of it.
+    """
+
+    def __init__(self, mod: tvm.IRModule, target: tvm.target.Target) -> None:
+        import_intrinsics(target)
+        self.mod, self.target = mod, target
+        self.context = ms.TuneContext(
+            mod=mod, target=target, space_generator="post-order-apply", task_name="main", rand_state=1, num_threads=1
+        )
+        sketches = self.context.generate_design_space()
+        self.traces = [s.trace.simplified(remove_postproc=True) for s in sketches]
+        self.space, self._knob_of = _space(mod, self.traces)
+        self._extractor: Any = None
+
+    def apply(self, row: np.ndarray) -> Schedule:
+        """The scheduled program of a row, post-processed and ready to build. Raises `InvalidRow`."""
+        row = np.asarray(row, dtype=np.int64)
+        if not self.space.in_range(row[None])[0]:
+            raise InvalidRow(f"row {row.tolist()} is outside the space's shape {self.space.shape}")
+        trace = self.traces[int(row[0])]
+        decisions = {}
+        for inst, knob in zip(_samples(trace), self._knob_of[int(row[0])], strict=True):
+            code = int(row[knob])
+            value = self.space.knobs[knob].choices[code]
+            # a categorical's decision is the candidate's index, a tile's its factors, a location's the loop
+            decisions[inst] = code if inst.kind.name == "SampleCategorical" else value
+        schedule = Schedule(self.mod, seed=1, debug_mask="none", error_render_level="none")
+        try:
+            Trace(trace.insts, decisions).apply_to_schedule(schedule, remove_postproc=True)
+            for postproc in self.context.space_generator.postprocs:
+                if not postproc.apply(schedule):
+                    raise InvalidRow(f"TVM's {_name(postproc)} refuses the program")
+        except InvalidRow:
+            raise
+        except Exception as e:  # TVM raises several types; all mean that there is no such program
+            raise InvalidRow(f"TVM cannot schedule the row: {_first_line(e)}") from e
+        return schedule
+
+    def read(self, schedule: Schedule, sketch: int) -> np.ndarray:
+        """The canonical row of a schedule made by `apply` from that sketch."""
+        row = np.zeros(len(self.space.knobs), dtype=np.int64)
+        row[0] = sketch
+        knobs = self._knob_of[sketch]
+        made = _samples(schedule.trace)[: len(knobs)]
+        for inst, knob in zip(made, knobs, strict=True):
+            decision = schedule.trace.decisions[inst]
+            if inst.kind.name == "SampleCategorical":
+                row[knob] = int(decision)
+                continue
+            value: Any = int(decision) if inst.kind.name == "SampleComputeLocation" else tuple(int(f) for f in decision)
+            try:
+                row[knob] = self.space.knobs[knob].choices.index(value)
+            except ValueError:
+                raise InvalidRow(f"TVM chose {value} for {self.space.knobs[knob].name}, which is no choice") from None
+        return row
+
+    def features(self, schedules: list[Schedule]) -> list[np.ndarray]:
+        """Per-store features of each program, `(statements, 164)` float64.
+
+        Source: Ansor, appendix B, as TVM's `PerStoreFeature` extracts them (already on a log scale).
+        """
+        if self._extractor is None:
+            self._extractor = ms.feature_extractor.PerStoreFeature()
+        candidates = [ms.MeasureCandidate(s, []) for s in schedules]
+        return [f.numpy() for f in self._extractor.extract_from(self.context, candidates)]
+
+
+def _samples(trace: Trace) -> list[Any]:
+    return [i for i in trace.insts if i.kind.name in _SAMPLING]
+
+
+def _space(mod: tvm.IRModule, traces: list[Trace]) -> tuple[Space, list[list[int]]]:
+    """Knobs of all sketches, and for each sketch the knob of each sampling instruction."""
+    found: list[tuple[str, tuple[Any, ...], set[int]]] = []
+    knob_of: list[list[int]] = []
+    for s, trace in enumerate(traces):
+        mine: list[int] = []
+        for inst in _samples(trace):
+            kind = _SAMPLING[inst.kind.name]
+            choices = _choices(mod, trace, inst)
+            for j, (k, c, _) in enumerate(found):
+                if (k, c) == (kind, choices) and j + 1 not in mine:
+                    break
+            else:
+                j = len(found)
+                found.append((kind, choices, set()))
+            found[j][2].add(s)
+            mine.append(j + 1)
+        knob_of.append(mine)
+    every = set(range(len(traces)))
+    knobs = [Knob("sketch", "choice", tuple(f"sketch {i}" for i in range(len(traces))))]
+    for j, (kind, choices, used) in enumerate(found):
+        active = None if used == every else (0, tuple(sorted(used)))
+        knobs.append(Knob(f"{kind}_{j}", kind, choices, active))  # type: ignore[arg-type]
+    return Space(tuple(knobs), version=f"1/tvm-{tvm.__version__}", name="sketch"), knob_of
+
+
+def _choices(mod: tvm.IRModule, trace: Trace, inst: Any) -> tuple[Any, ...]:
+    if inst.kind.name == "SampleCategorical":
+        return tuple(int(v) for v in inst.attrs[0])
+    if inst.kind.name == "SamplePerfectTile":
+        parts, innermost = (int(a) for a in inst.attrs)
+        extent = int(np.prod([int(f) for f in trace.decisions[inst]]))
+        limit = innermost if innermost > 0 else extent
+        tiles = tuple(t for t in _factorisations(extent, parts) if t[-1] <= limit)
+        return tiles or _factorisations(extent, parts)
+    return (-2, -1, *range(_depth(mod, trace, inst)))
+
+
+def _depth(mod: tvm.IRModule, trace: Trace, inst: Any) -> int:
+    """The deepest loop nest when `inst` is reached: no location lies deeper."""
+    index = next(i for i, other in enumerate(trace.insts) if other.same_as(inst))
+    before = trace.insts[:index]
+    decisions = {i: d for i, d in trace.decisions.items() if any(i.same_as(k) for k in before)}
+    schedule = Schedule(mod, seed=1, debug_mask="none", error_render_level="none")
+    Trace(before, decisions).apply_to_schedule(schedule, remove_postproc=True)
+    return max(1, _loop_depth(schedule.mod["main"].body))
+
+
+def _loop_depth(body: Any) -> int:
+    """The deepest loop nest in a function body."""
+    deepest = 0
+
+    def visit(node: Any, depth: int) -> None:
+        nonlocal deepest
+        deepest = max(deepest, depth)
+        for child in _children(node):
+            visit(child, depth + isinstance(node, tvm.tirx.For))
+
+    visit(body, 0)
+    return deepest
+
+
+def _children(node: Any) -> list[Any]:
+    if isinstance(node, tvm.tirx.SeqStmt):
+        return list(node.seq)
+    out = []
+    for name in ("block", "body", "init", "then_case", "else_case"):
+        child = getattr(node, name, None)
+        if child is not None:
+            out.append(child)
+    return out
+
+
+@functools.lru_cache(maxsize=4096)
+def _factorisations(extent: int, parts: int) -> tuple[tuple[int, ...], ...]:
+    """All ordered ways to write `extent` as a product of `parts` factors, outermost first."""
+    if parts == 1:
+        return ((extent,),)
+    return tuple(
+        (f, *rest) for f in range(1, extent + 1) if extent % f == 0 for rest in _factorisations(extent // f, parts - 1)
+    )
+
+
+def _name(postproc: Any) -> str:
+    return type(postproc).__name__
+
+
+def _first_line(e: BaseException) -> str:
+    lines = [line.strip() for line in str(e).splitlines() if line.strip()]
+    return (lines[0] if lines else type(e).__name__)[:300]
