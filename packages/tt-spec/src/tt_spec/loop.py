@@ -66,6 +66,12 @@ def run(
             if method is not None:
                 method(run=info, **what)
 
+    def stopped(state: TaskState) -> bool:
+        for s in stoppers:
+            if s.scope == "task" and state.finished is None:
+                state.finished = s.stop(state, clock)
+        return state.finished is not None
+
     def over() -> str | None:
         reason = halt()
         for s in stoppers:
@@ -73,7 +79,7 @@ def run(
         return reason
 
     def room() -> int:
-        limits = [s.room(whole) for s in stoppers if hasattr(s, "room")]
+        limits = [ask(whole) for s in stoppers if (ask := getattr(s, "room", None)) is not None]
         return max(1, min([batch, *limits]))
 
     reason: str | None = None
@@ -85,6 +91,7 @@ def run(
             if slot is None:
                 reason = "every task is finished"
                 break
+            _check(slot, states)
             _slot(
                 slot,
                 pipelines[slot.task],
@@ -97,18 +104,31 @@ def run(
                 stamp,
                 room,
                 over,
+                stopped,
                 emit,
             )
-            state = states[slot.task]
-            for s in stoppers:
-                if s.scope == "task" and state.finished is None:
-                    state.finished = s.stop(state, clock)
-            if state.finished is not None:
-                emit("tt_task_finished", state=state)
+            if states[slot.task].finished is not None:
+                emit("tt_task_finished", state=states[slot.task])
     except Exception as e:  # whatever broke, what was measured stays measured and is handed back
         failure, reason = e, f"failed: {type(e).__name__}: {e}"
-    emit("tt_run_stopped", states=states, reason=reason)
+    for listener in listeners:  # each on its own: the one that failed must not keep the others from closing
+        try:
+            getattr(listener, "tt_run_stopped", _ignore)(run=info, states=states, reason=reason)
+        except Exception as e:
+            failure = failure or e
     return Outcome(states, reason, failure, whole.trials)
+
+
+def _ignore(**_: Any) -> None:
+    pass
+
+
+def _check(slot: Slot, states: Sequence[TaskState]) -> None:
+    """A slot in which nothing can happen would come again for ever."""
+    if not 0 <= slot.task < len(states) or states[slot.task].finished is not None:
+        raise ValueError(f"a scheduler must choose a task that is not finished, it chose {slot.task}")
+    if (slot.trials is not None and slot.trials < 1) or (slot.seconds is not None and slot.seconds <= 0):
+        raise ValueError(f"a slot must have trials or seconds above 0, got {slot.trials} and {slot.seconds}")
 
 
 def _restored(pipeline: Pipeline) -> TaskState:
@@ -129,6 +149,7 @@ def _slot(
     stamp: dict[str, Any],
     room: Callable[[], int],
     over: Callable[[], str | None],
+    stopped: Callable[[TaskState], bool],
     emit: Callable[..., None],
 ) -> None:
     started, spent = clock.now(), 0
@@ -145,13 +166,21 @@ def _slot(
         if not len(asked.codes):
             state.finished = "its space is exhausted"
             break
-        results = _measure(asked, pipeline, state, measurer, store, whole, clock, cap_s, stamp, over)
+        asked.info["slot"] = {**slot.info, "gain_s": slot.gain_s}
+        results: list[Measurement] = []
+        broke: Exception | None = None
+        try:
+            _measure(asked, pipeline, state, measurer, store, whole, clock, cap_s, stamp, over, results)
+        except Exception as e:  # what came before counts; the failure goes on afterwards
+            broke = e
         pipeline.tell(asked.id, results)
         spent += len(results)
         state.batches += 1
         state.curve.append((state.trials, clock.now(), state.best_s))
         emit("tt_batch_measured", state=state, batch=asked, results=refused + results)
-        if slot.trials is None and slot.seconds is None:
+        if broke is not None:
+            raise broke
+        if stopped(state) or (slot.trials is None and slot.seconds is None):
             break
 
 
@@ -166,18 +195,22 @@ def _measure(
     cap_s: float,
     stamp: dict[str, Any],
     over: Callable[[], str | None],
-) -> list[Measurement]:
+    results: list[Measurement],
+) -> None:
+    """Measure a batch; every measurement is stored before it is added to `results`."""
     origin = {row.tobytes(): o for row, o in zip(asked.codes, asked.origin, strict=True)}
-    results: list[Measurement] = []
     stream = measurer.measure(pipeline.task, asked.codes, Bar(state.best_s, state.flops, cap_s))
     try:
         for m in stream:
-            where = origin[_token(m, pipeline)]
+            where = origin.pop(np.asarray(m.config, dtype=np.int64).tobytes(), None)
+            if where is None:
+                raise ValueError(f"a measurer must yield each asked row once, it yielded {list(m.config)}")
             m = dataclasses.replace(m, origin=where, at=clock.now(), knobs=pipeline.space.decode(m.config), **stamp)
             store.append([m])
             results.append(m)
-            whole.trials += 1
-            state.trials += 1
+            if m.error != "invalid":  # such a row was never built and costs no trial
+                whole.trials += 1
+                state.trials += 1
             if m.error is not None:
                 state.errors[m.error] = state.errors.get(m.error, 0) + 1
             elif m.latency_s < state.best_s:
@@ -186,11 +219,12 @@ def _measure(
                 state.best_s = m.latency_s
             if over() is not None:
                 break
+        if not results:
+            raise ValueError(f"a measurer must yield one measurement per row, it yielded none of {len(asked.codes)}")
     finally:
         close = getattr(stream, "close", None)
         if close is not None:
             close()
-    return results
 
 
 def _invalid(pipeline: Pipeline, row: Any, clock: Clock, stamp: dict[str, Any]) -> Measurement:
@@ -204,7 +238,3 @@ def _invalid(pipeline: Pipeline, row: Any, clock: Clock, stamp: dict[str, Any]) 
         at=clock.now(),
         **stamp,
     )
-
-
-def _token(m: Measurement, pipeline: Pipeline) -> bytes:
-    return np.asarray(m.config, dtype=np.int64).tobytes()

@@ -12,6 +12,7 @@ import numpy as np
 from tt_spec.clock import Clock, WallClock
 from tt_spec.rng import draw, rng_for
 from tt_spec.roles import Realised, Sampler, Searcher, Surrogate
+from tt_spec.space import Space
 from tt_spec.types import (
     Batch,
     Context,
@@ -93,6 +94,7 @@ class Pipeline:
         self._batches = 0
         self._fitted_at = -1
         self._why: dict[bytes, str] = {}
+        self._refused: set[bytes] = set()
         self._features: OrderedDict[bytes, Statements | None] = OrderedDict()
 
     # -- what is known ------------------------------------------------------------------------------------------
@@ -160,15 +162,16 @@ class Pipeline:
         info: dict[str, Any] = {}
         chosen, invalid = _Chosen(), []
         self._admit(self._warm, "warm", chosen, invalid, n)
-        self._warm = self._warm[:0]
+        self._warm = np.array([w for w in self._warm if _token(self.space, w) not in self._seen])
         if any(math.isfinite(s) for s in self._seconds) and len(chosen.rows) < n:
             codes, info = self._propose(n - len(chosen.rows), round)
             self._admit(codes, "search", chosen, invalid, n)
         rng = rng_for(self.seed, self.task.key, "random", round)
-        for _ in range(6):
+        for tries in range(16):  # a backend may refuse most rows: ask for more each time
             if len(chosen.rows) >= n:
                 break
-            if not self._admit(draw(self.space, self._seen, n - len(chosen.rows), rng), "random", chosen, invalid, n):
+            wanted = max(n - len(chosen.rows), min((n - len(chosen.rows)) << tries, 512))
+            if not self._admit(draw(self.space, self._seen, wanted, rng), "random", chosen, invalid, n):
                 break
         codes = np.stack(chosen.rows) if chosen.rows else np.empty((0, len(self.space.knobs)), dtype=np.int64)
         predicted = np.full(len(codes), np.nan)
@@ -182,22 +185,26 @@ class Pipeline:
 
     def tell(self, id: int, results: Sequence[Measurement]) -> None:
         """Report some or all results of a batch; the rest stay pending."""
+        told: set[bytes] = set()
+        for m in results:  # all are checked before any is learned
+            token = np.asarray(m.config, dtype=np.int64).tobytes()
+            known = self._pending.get(token, (0,))[0] == id or (m.error == "invalid" and token in self._refused)
+            if not known or token in told:
+                raise ValueError(f"batch {id} has no pending row {list(m.config)}: tell each asked row once")
+            told.add(token)
         rows, seconds = [], []
         for m in results:
             row = np.asarray(m.config, dtype=np.int64)
-            if m.error == "invalid" and row.tobytes() in self._why:
-                self._record(row, m)
-                continue
-            if self._pending.get(row.tobytes(), (0, row))[0] != id:
-                raise ValueError(f"batch {id} has no pending row {list(m.config)}: tell each asked row once")
-            del self._pending[row.tobytes()]
             self._record(row, m)
+            if self._pending.pop(row.tobytes(), None) is None:
+                self._refused.discard(row.tobytes())
+                continue
             rows.append(row)
             seconds.append(m.latency_s)
         tell = getattr(self.searcher, "tell", None)
         if rows and tell is not None:
-            y = np.where(np.isfinite(seconds), self.best_s / np.asarray(seconds), 0.0)
-            tell(self._context("tell"), np.stack(rows), y)
+            y = np.array([self.best_s / s if math.isfinite(s) else 0.0 for s in seconds])
+            tell(self._context("tell", len(self._rows)), np.stack(rows), y)
 
     # -- inside -------------------------------------------------------------------------------------------------
 
@@ -261,6 +268,8 @@ class Pipeline:
 
     def _predict(self, model: Surrogate, codes: np.ndarray) -> Prediction:
         codes = np.asarray(codes, dtype=np.int64)
+        if not len(codes):
+            return Prediction(np.zeros(0), np.zeros(0))
         if model.inputs == "knobs":
             return model.predict(self.task, self.space.encode(codes))
         statements, ok = self._statements(codes)
@@ -299,15 +308,21 @@ class Pipeline:
         if not len(codes):
             return 0
         codes = self.space.canonical(codes)
+        codes = codes[self.space.allowed(codes)]
         asked = [row.copy() for row in codes if row.tobytes() not in self._seen]
         if not asked:
             return 0
         real = self.programs.realise(self.task, np.stack(asked)) if self.programs else None
         for i, row in enumerate(asked):
+            if len(chosen.rows) >= n:
+                break
+            if row.tobytes() in self._seen:  # asked for twice, or another row became this one
+                continue
             self._seen.add(row.tobytes())
             why = real.why[i] if real is not None else None
             if why is not None:
                 self._why[row.tobytes()] = why
+                self._refused.add(row.tobytes())
                 invalid.append(row)
                 continue
             if real is not None:
@@ -317,9 +332,8 @@ class Pipeline:
                         continue
                     row = canonical
                     self._seen.add(row.tobytes())
-            if len(chosen.rows) < n:
-                chosen.rows.append(row)
-                chosen.origin.append(origin)
+            chosen.rows.append(row)
+            chosen.origin.append(origin)
         return len(asked)
 
 
@@ -327,6 +341,10 @@ class _Chosen:
     def __init__(self) -> None:
         self.rows: list[np.ndarray] = []
         self.origin: list[str] = []
+
+
+def _token(space: Space, row: np.ndarray) -> bytes:
+    return space.canonical(np.asarray(row, dtype=np.int64)[None])[0].tobytes()
 
 
 def round_half_up(x: float) -> float:

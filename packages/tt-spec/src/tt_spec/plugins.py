@@ -69,8 +69,8 @@ class Plugins:
     def _add(self, name: str, dist: str, version: str, load: Any) -> None:
         if name in self._origin:
             raise PluginError(
-                f"distributions {self._origin[name].split()[0]!r} and {dist!r} both use the entry-point name {name!r} in group"
-                f" 'tt': name each after its distribution"
+                f"distributions {self._origin[name].split()[0]!r} and {dist!r} both use the"
+                f" entry-point name {name!r} in group 'tt': name each after its distribution"
             )
         try:
             module = load()
@@ -91,6 +91,8 @@ class Plugins:
                 dist, version = self._origin[impl.plugin_name].split()
                 try:
                     entries = list(impl.function())
+                    if any(not isinstance(e, Entry) for e in entries):
+                        raise TypeError(f"must return a list of Entry, got {entries!r}")
                 except Exception as e:  # as above
                     self.broken.append(Broken(dist, version, f"tt_{role}s: {type(e).__name__}: {e}"))
                     warnings.warn(f"plug-in {dist} {version}: tt_{role}s failed: {e}", stacklevel=3)
@@ -128,8 +130,8 @@ class Plugins:
         try:
             parameters = inspect.signature(factory).parameters
         except (TypeError, ValueError):
-            parameters = {}
-        if parameters and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+            parameters = None
+        if parameters is not None and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
             for option in options:
                 if option not in parameters:
                     raise PluginError(f"{role} {name!r} has no option {option!r}{nearest(option, sorted(parameters))}")
@@ -149,6 +151,8 @@ class Plugins:
             return getattr(importlib.import_module(module), attribute)
         except ModuleNotFoundError as e:
             raise PluginError(_missing(piece, e)) from e
+        except AttributeError as e:
+            raise PluginError(f"{role} {name!r} of {piece.distribution} cannot be built from {build!r}: {e}") from e
 
 
 def _missing(piece: Piece, e: ModuleNotFoundError) -> str:

@@ -82,7 +82,7 @@ class Backend(Protocol):
         ...
 
     def features(self, task: Task, codes: np.ndarray) -> tuple[Statements, np.ndarray]:
-        """Statement features of each row's program and which rows have one, `(n,)` bool."""
+        """Which rows have a program, `(n,)` bool, and the statement features of those, in order."""
         ...
 
     def build(self, task: Task, row: np.ndarray) -> Candidate:

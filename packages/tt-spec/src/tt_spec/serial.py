@@ -50,7 +50,7 @@ def from_json(text: str | bytes) -> Any:
 
 def _pack(x: Any) -> Any:
     if isinstance(x, float) and not math.isfinite(x):
-        return {"$float": repr(x)}
+        return {"$float": repr(float(x))}
     if x is None or isinstance(x, bool | int | float | str):
         return x
     if isinstance(x, np.generic):
@@ -62,6 +62,8 @@ def _pack(x: Any) -> Any:
     if isinstance(x, list):
         return [_pack(v) for v in x]
     if isinstance(x, np.ndarray):
+        if x.dtype.hasobject or x.dtype.names:
+            raise ValueError(f"an array of {x.dtype} cannot be serialised: use numbers or text")
         data = base64.b64encode(np.ascontiguousarray(x).tobytes()).decode()
         return {"$array": data, "dtype": str(x.dtype), "shape": list(x.shape)}
     if isinstance(x, dict):
@@ -82,11 +84,11 @@ def _unpack(x: Any) -> Any:
     if "$float" in x:
         return float(x["$float"])
     if "$bytes" in x:
-        return base64.b64decode(x["$bytes"])
+        return base64.b64decode(x["$bytes"], validate=True)
     if "$tuple" in x:
         return tuple(_unpack(v) for v in x["$tuple"])
     if "$array" in x:
-        flat = np.frombuffer(base64.b64decode(x["$array"]), dtype=np.dtype(x["dtype"]))
+        flat = np.frombuffer(base64.b64decode(x["$array"], validate=True), dtype=np.dtype(x["dtype"]))
         return flat.reshape(x["shape"]).copy()
     if "$type" in x:
         if x["$type"] not in _CLASSES:

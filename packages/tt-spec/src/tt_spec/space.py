@@ -108,7 +108,7 @@ class Space:
                 [[x.factors, x.at_most] for x in self.limits],
             ],
             separators=(",", ":"),
-            default=str,
+            default=_plain,
         )
         object.__setattr__(self, "key", hashlib.sha256(text.encode()).hexdigest()[:16])
 
@@ -181,7 +181,7 @@ class Space:
     def in_range(self, codes: np.ndarray) -> np.ndarray:
         """Which rows index existing choices, `(n,)` bool."""
         codes = self._rows(codes)
-        return ((codes >= 0) & (codes < self._shape)).all(axis=1)
+        return np.asarray(((codes >= 0) & (codes < self._shape)).all(axis=1))
 
     def allowed(self, codes: np.ndarray) -> np.ndarray:
         """Which rows are not known to be invalid, `(n,)` bool; costs no build."""
@@ -244,11 +244,28 @@ class Space:
         return np.unique(rows[self.allowed(rows)], axis=0)
 
     def enumerate(self) -> Iterator[np.ndarray]:
-        """Every canonical, allowed row; for small spaces."""
-        for codes in itertools.product(*(range(n) for n in self.shape)):
-            row = np.asarray(codes, dtype=np.int64)[None]
-            if (self.canonical(row) == row).all() and self.allowed(row)[0]:
-                yield row[0]
+        """Every canonical, allowed row in lexicographic order; for small spaces."""
+        rows = self._below([], [])
+        while chunk := list(itertools.islice(rows, 1024)):
+            codes = np.asarray(chunk, dtype=np.int64)
+            yield from codes[self.allowed(codes)]
+
+    def _below(self, row: list[int], on: list[bool]) -> Iterator[list[int]]:
+        """Canonical rows that begin with `row`, whose knobs are `on`: inactive knobs do not multiply the work."""
+        i = len(row)
+        if i == len(self.knobs):
+            yield row
+            return
+        condition = self.knobs[i].active_if
+        here = condition is None or (on[condition[0]] and row[condition[0]] in condition[1])
+        for code in range(self.shape[i] if here else 1):
+            yield from self._below([*row, code], [*on, here])
+
+
+def _plain(choice: Any) -> Any:
+    if isinstance(choice, np.generic):
+        return choice.item()
+    raise ValueError(f"choices must be numbers, text or tuples of them, got {type(choice).__name__}: {choice!r}")
 
 
 def _near(knob: Knob, code: int) -> list[int]:

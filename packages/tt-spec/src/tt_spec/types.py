@@ -225,7 +225,7 @@ class Batch:
     Args:
         id: Unique in its pipeline.
         codes: `(n, d)` canonical rows, none asked before.
-        origin: "search" or "random", one per row.
+        origin: "search", "random" or "warm", one per row.
         predicted: The model's score of each row `(n,)`; NaN where no model was fitted.
         invalid: `(m, d)` rows that the backend refused on the way; they cost no trial.
         info: Remarks of the pieces, for the event log.

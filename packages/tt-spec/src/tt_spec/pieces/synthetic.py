@@ -44,6 +44,9 @@ class SyntheticMeasurer:
         for row, truth in zip(np.asarray(codes), self.seconds(task, np.asarray(codes)), strict=True):
             rng = np.random.default_rng([self.seed, *map(int, row)])
             config = tuple(int(c) for c in row)
+            if not task.space.in_range(row[None])[0]:
+                yield Measurement(task.key, task.space.key, config, error="build", why="outside the space")
+                continue
             if rng.random() < self.fail:
                 yield Measurement(task.key, task.space.key, config, error="build", why="simulated failure")
                 continue

@@ -1,0 +1,5 @@
+"""`python -m tt_core` is `tt`."""
+
+from tt_core.cli import main
+
+main()

@@ -1,0 +1,210 @@
+"""Every way a file can be unusable: one clear line, nothing damaged."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tt_history import SqliteStore, StoreError
+from tt_spec import Measurement
+
+ROW = Measurement("t", "s", (1,), {"tile": (1, 2)}, (1e-3,))
+
+USES: list[Callable[[SqliteStore], object]] = [
+    lambda s: s.append([ROW]),
+    lambda s: s.query(),
+    lambda s: s.best("t"),
+    lambda s: s.summary(),
+    lambda s: s.begin_run({}),
+]
+
+
+def refused(store: SqliteStore, use: Callable[[SqliteStore], object] = USES[0]) -> str:
+    """The one line that the store says."""
+    with pytest.raises(StoreError) as caught:
+        use(store)
+    said = str(caught.value)
+    store.close()
+    assert "\n" not in said
+    assert os.fspath(store.path) in said
+    return said
+
+
+@pytest.mark.parametrize("content", [b"x", b"hello\n" * 3, b"task,seconds\n" * 1000, bytes(range(256)) * 20])
+def test_not_a_database(tmp_path, content):
+    path = tmp_path / "notes.txt"
+    path.write_bytes(content)
+    for use in USES:
+        assert "not a SQLite database, and left as it is; choose another path" in refused(SqliteStore(path), use)
+    assert path.read_bytes() == content
+    assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize("application", [0, 0x0F055112])
+def test_another_application(tmp_path, application):
+    path = tmp_path / "theirs.db"
+    db = sqlite3.connect(path)
+    db.execute(f"PRAGMA application_id={application}")
+    db.execute("CREATE TABLE photos (id)")
+    db.commit()
+    db.close()
+    before = path.read_bytes()
+    for use in USES:
+        said = refused(SqliteStore(path), use)
+        assert f"belongs to another application (application_id {application:#x}" in said
+        assert "choose another path" in said
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["theirs.db"]
+
+
+def test_newer_schema(tmp_path):
+    path = tmp_path / "tt.db"
+    store = SqliteStore(path)
+    store.append([ROW])
+    store.close()
+    db = sqlite3.connect(path)
+    db.execute("PRAGMA user_version=7")
+    db.close()
+    before = path.read_bytes()
+    for use in USES:
+        said = refused(SqliteStore(path), use)
+        assert "schema is version 7, this tt-history reads version 1; pip install --upgrade tt-history" in said
+    assert path.read_bytes() == before
+
+
+def test_a_folder_instead_of_a_file(tmp_path):
+    assert "this is a folder; give a file in it, e.g. " in refused(SqliteStore(tmp_path))
+
+
+def test_a_folder_that_is_missing(tmp_path):
+    said = refused(SqliteStore(tmp_path / "nowhere" / "tt.db"))
+    assert f"the folder {tmp_path / 'nowhere'} does not exist; make it, or choose another path" in said
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc"), reason="needs /proc")
+def test_a_folder_where_nothing_can_be_made():
+    assert "make the file and its folder writable, or choose another path" in refused(SqliteStore("/proc/tt.db"))
+
+
+def test_opened_to_read_only(tmp_path):
+    store = SqliteStore(tmp_path / "tt.db")
+    store.append([ROW])
+    store.close()
+    readonly = SqliteStore(f"file:{tmp_path}/tt.db?mode=ro")
+    assert list(readonly.query()) == [ROW]
+    assert "read-only; make the file and its folder writable" in refused(readonly)
+    assert list(SqliteStore(tmp_path / "tt.db").query()) == [ROW]
+    assert "there is no such file" in refused(SqliteStore(f"file:{tmp_path}/none.db?mode=ro"))
+
+
+@pytest.fixture
+def ordinary_user():
+    """Become nobody for the body of a test, if root."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    yield
+    os.seteuid(0)
+
+
+@pytest.fixture
+def shared_folder():
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own is closed to other users
+        yield Path(folder)
+        os.chmod(folder, 0o755)
+
+
+def test_no_permission_to_write(shared_folder, request):
+    store = SqliteStore(shared_folder / "tt.db")
+    store.append([ROW])
+    store.close()
+    (shared_folder / "tt.db").chmod(0o444)
+    shared_folder.chmod(0o555)
+    request.getfixturevalue("ordinary_user")
+    said = refused(SqliteStore(shared_folder / "tt.db"))
+    assert "make the file and its folder writable, or choose another path" in said
+    said = refused(SqliteStore(shared_folder / "new.db"))
+    assert "make the file and its folder writable, or choose another path" in said
+
+
+def test_disk_full_keeps_what_was_there(tmp_path):
+    path = tmp_path / "tt.db"
+    store = SqliteStore(path)
+    store.append([ROW])
+    pages = store._connection().execute("PRAGMA page_count").fetchone()[0]
+    store._connection().execute(f"PRAGMA max_page_count={pages + 4}")  # SQLite then meets a full disk
+    kept = 1
+    with pytest.raises(StoreError) as caught:
+        for _ in range(1000):
+            store.append([ROW] * 10)
+            kept += 10
+    assert str(caught.value).startswith(f"{path}: the disk is full; free some space")
+    assert 1 < kept < 1000
+    assert len(list(store.query())) == kept
+    store._connection().execute("PRAGMA max_page_count=100000")
+    store.append([ROW])
+    assert len(list(store.query())) == kept + 1
+    assert store._connection().execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    store.close()
+
+
+def test_locked_for_too_long(tmp_path):
+    path = tmp_path / "tt.db"
+    store = SqliteStore(path, wait_s=0.2)
+    store.append([ROW])
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    began = time.monotonic()
+    said = refused(store)
+    assert 0.15 < time.monotonic() - began < 5
+    assert "another process has held its lock for more than 0.2 s" in said and "try again" in said
+    assert list(store.query()) == [ROW]  # readers do not wait for a writer
+    other.execute("COMMIT")
+    other.close()
+    store.append([ROW])
+    assert len(list(store.query())) == 2
+    store.close()
+
+
+def test_locked_while_it_is_made(tmp_path):
+    path = tmp_path / "tt.db"
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    assert "has held its lock for more than 0.2 s" in refused(SqliteStore(path, wait_s=0.2))
+    other.close()
+    store = SqliteStore(path)
+    store.append([ROW])
+    store.close()
+
+
+def test_a_damaged_file(tmp_path):
+    path = tmp_path / "tt.db"
+    store = SqliteStore(path)
+    store.append([ROW] * 500)
+    store.close()
+    whole = path.read_bytes()
+    path.write_bytes(whole[:4096] + b"\x00" * (len(whole) - 4096))
+    assert "damaged" in refused(SqliteStore(path), lambda s: list(s.query()))
+
+
+def test_a_row_edited_by_hand(tmp_path):
+    path = tmp_path / "tt.db"
+    store = SqliteStore(path)
+    store.append([ROW, ROW])
+    store.begin_run({})
+    db = sqlite3.connect(path)
+    db.execute("UPDATE measurements SET knobs = '{' WHERE id = 2")
+    db.execute("UPDATE runs SET info = '{'")
+    db.commit()
+    assert "measurement 2 cannot be read" in refused(store, lambda s: list(s.query()))
+    db.execute("UPDATE measurements SET knobs = '{}', seconds = '[]' WHERE id = 2")
+    db.commit()
+    assert "measurement 2 cannot be read" in refused(store, lambda s: list(s.query()))
+    assert "cannot be read" in refused(store, lambda s: s.runs())
+    db.close()

@@ -1,0 +1,227 @@
+"""One batch of rows on its way through a team: chunks are built by all workers, then timed one by one."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from tt_spec.types import Bar, Measurement, Task
+
+from tt_measure.process import Job, Outcome, Process, WorkerError
+from tt_measure.team import POLL_S, Team
+
+__all__ = ["Batch", "Rules"]
+
+TRIES = 3
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How a batch is measured.
+
+    Args:
+        build_s, run_s, check_s: Limits of one candidate's build, evaluation and check, seconds.
+        verify: Whether candidates that beat the incumbent must show right results.
+        chunk: Built candidates per worker before timing starts.
+        seed: Root of the evaluator's randomness.
+    """
+
+    build_s: float
+    run_s: float
+    check_s: float
+    verify: bool
+    chunk: int
+    seed: int
+
+
+@dataclass(eq=False)
+class _Row:
+    """A row on its way. `tries` counts workers that it lost through no fault of its own."""
+
+    row: np.ndarray
+    tries: int = 0
+    job: Job | None = None
+    cost: dict[str, float] = field(default_factory=dict)
+
+
+class Batch:
+    """Phases alternate. Building: every worker builds, until the team holds `chunk` candidates per worker; while one
+    build takes long, the others go on, up to four times as many. Timing: only when no worker does anything, one
+    candidate after the other; between two timings the consumer has its turn, so that storing a result disturbs none.
+
+    A worker that dies takes the candidates with it that it holds. Those are built again, each one alone in its
+    worker: then nobody else can be to blame, and nothing is lost.
+    """
+
+    STRAGGLER_S = 1.0
+
+    def __init__(self, team: Team, task: Task, codes: np.ndarray, bar: Bar, rules: Rules) -> None:
+        self.team, self.task, self.bar, self.rules = team, task, bar, rules
+        self.todo = deque(_Row(row) for row in np.ascontiguousarray(codes, dtype=np.int64))
+        self.building: dict[Process, _Row] = {}
+        self.held: dict[Process, list[_Row]] = {}
+
+    def results(self) -> Iterator[Measurement]:
+        try:
+            while self.todo or self.held:
+                yield from self._build()
+                yield from self._time()
+        finally:
+            self._abandon()
+
+    # -- building -----------------------------------------------------------------------------------------------
+
+    def _build(self) -> Iterator[Measurement]:
+        while True:
+            self.team.revive()
+            yield from self._collect()
+            self._dispatch()
+            if self.team.busy():
+                self.team.pump()
+            elif not self.building:
+                return
+
+    def _dispatch(self) -> None:
+        for p in self.team.idle():
+            row = self._next(p) if self._wants(p) else None
+            if row is not None:
+                self.todo.remove(row)
+                handle = self.team.handle(p, self.task)
+                row.job = self.team.submit(p, "build", handle, row.row, self.rules.build_s)
+                self.building[p] = row
+
+    def _wants(self, p: Process) -> bool:
+        held = len(self.held.get(p, ()))
+        if held >= 4 * self.rules.chunk:
+            return False
+        if len(self.building) + sum(map(len, self.held.values())) < self.rules.chunk * self.team.size:
+            return True
+        long_ago = time.monotonic() - self.STRAGGLER_S
+        return any(other.job is not None and other.job.began < long_ago for other in self.team.processes)
+
+    def _next(self, p: Process) -> _Row | None:
+        """The first row that may be built in this worker: one that was displaced only where nothing else is held."""
+        held = self.held.get(p, [])
+        if any(r.tries for r in held):
+            return None
+        return next((r for r in self.todo if not (held and r.tries)), None)
+
+    def _collect(self) -> Iterator[Measurement]:
+        for p, row in list(self.building.items()):
+            outcome = row.job.outcome if row.job else None
+            if outcome is None:
+                continue
+            del self.building[p]
+            if outcome.verdict == "done":
+                row.cost = outcome.value
+                p.tokens.add(_id(row))
+                self.held.setdefault(p, []).append(row)
+            elif self._innocent(p, outcome):
+                yield from self._again(row, outcome)
+            else:
+                row.cost = {"apply": 0.0, "build": row.job.seconds if row.job else 0.0}
+                yield self._failed(row, outcome, "build", "building", self.rules.build_s)
+        for p in [p for p in self.held if p.lost]:
+            for row in reversed(self.held.pop(p)):
+                yield from self._again(row, None)
+
+    # -- timing -------------------------------------------------------------------------------------------------
+
+    def _time(self) -> Iterator[Measurement]:
+        while self.held:
+            p, rows = next(iter(self.held.items()))
+            row = rows.pop(0)
+            if not rows:
+                del self.held[p]
+            while self.team.busy():
+                self.team.pump()
+            token = _id(row)
+            seed = _entropy(self.rules.seed, self.task, row.row)
+            limits = (self.rules.run_s, self.rules.check_s)
+            row.job = job = self.team.submit(p, "time", token, self.bar, seed, self.rules.verify, *limits)
+            while job.outcome is None:
+                self.team.pump(4 * POLL_S)
+            p.tokens.discard(token)
+            yield from self._timed(p, row, job.outcome)
+            if p.lost:
+                for other in reversed(self.held.pop(p, [])):
+                    yield from self._again(other, None)
+
+    def _timed(self, p: Process, row: _Row, outcome: Outcome) -> Iterator[Measurement]:
+        if outcome.verdict != "done":
+            if self._innocent(p, outcome):
+                yield from self._again(row, outcome)
+            else:
+                row.cost["run"] = row.job.seconds if row.job else 0.0
+                check = outcome.stage == "check"
+                doing, limit = ("checking", self.rules.check_s) if check else ("running", self.rules.run_s)
+                yield self._failed(row, outcome, "run", doing, limit)
+            return
+        timing, run_s, wrong = outcome.value
+        cost = {**row.cost, "run": run_s}
+        m = self._measurement(row, seconds=timing.seconds, runs=timing.runs, why=timing.why, cost=cost)
+        if wrong is not None:
+            m = replace(m, seconds=(), error="wrong-result", why=str(wrong))
+        elif m.latency_s < self.bar.incumbent_s:
+            self.bar = replace(self.bar, incumbent_s=m.latency_s)
+        yield m
+
+    # -- failures -----------------------------------------------------------------------------------------------
+
+    def _innocent(self, p: Process, outcome: Outcome) -> bool:
+        """Whether a worker was lost before it began the row, or by memory that others may have used."""
+        if outcome.verdict == "unopened" or outcome.stage == "open":
+            raise WorkerError(f"the backend cannot open task {self.task.name!r}: {outcome.text}")
+        if outcome.verdict != "lost":
+            return False
+        return not outcome.stage or (outcome.reason == "memory" and bool(self.held.get(p)))
+
+    def _again(self, row: _Row, outcome: Outcome | None) -> Iterator[Measurement]:
+        row.tries += 1
+        if row.tries < TRIES:
+            self.todo.appendleft(row)
+        else:
+            why = f"its worker was lost {row.tries} times before it could be timed"
+            why += f"; at last: {outcome.text}" if outcome is not None else ""
+            yield self._measurement(row, error="build", why=why, cost=row.cost)
+
+    def _failed(self, row: _Row, outcome: Outcome, error: str, doing: str, limit_s: float) -> Measurement:
+        why = outcome.text
+        if outcome.reason == "time":
+            error, why = f"{error}-timeout", f"{doing} took longer than {limit_s:g} s"
+        elif outcome.verdict == "lost" or doing == "checking":
+            why = f"while {doing}: {why}"
+        return self._measurement(row, error=error, why=why, cost=row.cost)
+
+    def _measurement(self, row: _Row, **what: object) -> Measurement:
+        config = tuple(int(c) for c in row.row)
+        m = Measurement(self.task.key, self.task.space.key, config, **what)  # type: ignore[arg-type]
+        return replace(m, cost={"apply": 0.0, "build": 0.0, "run": 0.0, **m.cost})
+
+    def _abandon(self) -> None:
+        """Forget what was not measured; a build in hand ends by itself and is dropped then."""
+        rows = {p: list(held) for p, held in self.held.items()}
+        for p, row in self.building.items():
+            rows.setdefault(p, []).append(row)
+        for p, mine in rows.items():
+            p.tokens -= {_id(row) for row in mine}
+            if not p.lost:
+                p.tell("drop", [_id(row) for row in mine])
+        self.building, self.held = {}, {}
+        self.todo.clear()
+
+
+def _id(row: _Row) -> int:
+    """A built candidate's name in its worker: the id of the job that built it."""
+    assert row.job is not None
+    return row.job.id
+
+
+def _entropy(seed: int, task: Task, row: np.ndarray) -> list[int]:
+    """Of a row's generator: the same in every process, whatever was measured before."""
+    digest = hashlib.sha256(task.key.encode() + row.tobytes()).digest()
+    return [seed, *np.frombuffer(digest, dtype=np.uint32).tolist()]

@@ -1,0 +1,209 @@
+"""Measuring on this machine, in worker processes that live on."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import weakref
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+from tt_spec.roles import Evaluator, Realised
+from tt_spec.types import Bar, Measurement, Statements, Task, concat_statements
+
+from tt_measure.batch import Batch, Rules
+from tt_measure.fixed import Fixed
+from tt_measure.process import Process, WorkerError
+from tt_measure.replay import replay
+from tt_measure.team import Team, end_all
+
+__all__ = ["WorkerPool"]
+
+
+class WorkerPool:
+    """Worker processes that hold a backend loaded, build in parallel, and time one candidate at a time.
+
+    While a candidate is timed no worker does anything else, and no other pool of this user on this machine builds or
+    times. What a candidate does to its worker (crash, hang, exit, memory without bound) becomes its measurement's
+    error; the worker is replaced and nobody else's result is lost. Processes start on first use or with `prestart`.
+    Use a pool from one thread.
+
+    Args:
+        backend: "module:attribute" of a `tt_spec.roles.Backend`, called without arguments in each worker.
+        workers: Processes; None is one per physical core that this process may use.
+        threads: What TVM and OpenMP use in a worker; set before anything is imported. None is every physical core.
+        evaluator: Decides the runs of a candidate; must be picklable. None is `Fixed()`.
+        build_timeout_s: Of one build. (default: 30)
+        run_timeout_s: Of one evaluation; None is the bar's cap and 10 s.
+        check_timeout_s: Of one comparison with the untuned program, which the backend may run first. (default: 120)
+        replay_timeout_s: Of one call to `realise` or `features` (at most 64 rows). (default: 30)
+        start_timeout_s: Of importing the backend. (default: 120)
+        memory_bytes: Resident memory of one worker; None is 60 % of the machine's, divided by the workers.
+        lock: Whether timing waits for other processes; a path to use another lock file.
+        verify: Whether a candidate that beats the incumbent must compute the right result.
+        chunk: Candidates that each worker builds before timing starts. (default: 8)
+        path: Directories put before `sys.path` in the workers.
+        seed: Root of the evaluator's randomness.
+    """
+
+    def __init__(
+        self,
+        backend: str = "tt_measure.example:PythonBackend",
+        workers: int | None = None,
+        threads: int | None = None,
+        evaluator: Evaluator | None = None,
+        build_timeout_s: float = 30.0,
+        run_timeout_s: float | None = None,
+        check_timeout_s: float = 120.0,
+        replay_timeout_s: float = 30.0,
+        start_timeout_s: float = 120.0,
+        memory_bytes: float | None = None,
+        lock: bool | str | os.PathLike[str] = True,
+        verify: bool = True,
+        chunk: int = 8,
+        path: Sequence[str | os.PathLike[str]] = (),
+        seed: int = 0,
+    ) -> None:
+        self.backend, self.workers, self.threads_, self.evaluator = backend, workers, threads, evaluator
+        self.build_timeout_s, self.run_timeout_s, self.check_timeout_s = build_timeout_s, run_timeout_s, check_timeout_s
+        self.replay_timeout_s, self.start_timeout_s = replay_timeout_s, start_timeout_s
+        self.memory_bytes, self.lock, self.verify, self.chunk = memory_bytes, lock, verify, chunk
+        self.path, self.seed = path, seed
+        self._team: Team | None = None
+        self._closed = False
+
+    def prestart(self) -> None:
+        """Start the workers and return at once; they load the backend while the caller does something else."""
+        self._ready().revive()
+
+    def measure(self, task: Task, codes: np.ndarray, bar: Bar) -> Iterator[Measurement]:
+        """One measurement per row, in order of completion. Close the iterator to abandon the rest."""
+        run_s = bar.cap_s + 10.0 if self.run_timeout_s is None else self.run_timeout_s
+        rules = Rules(self.build_timeout_s, run_s, self.check_timeout_s, self.verify, self.chunk, self.seed)
+        return Batch(self._ready(), task, codes, bar, rules).results()
+
+    def realise(self, task: Task, codes: np.ndarray) -> Realised:
+        """Each row's canonical row and None, or the row itself and why it has no program."""
+        codes = np.array(codes, dtype=np.int64)
+        why: list[str | None] = [None] * len(codes)
+        for part in replay(self._ready(), "realise", task, codes, self.replay_timeout_s):
+            if part.why is None:
+                codes[part.start : part.stop] = part.value.codes
+                why[part.start : part.stop] = part.value.why
+            else:
+                why[part.start] = part.why
+        return Realised(codes, tuple(why))
+
+    def features(self, task: Task, codes: np.ndarray) -> tuple[Statements, np.ndarray]:
+        """Statements of the rows that have a program, in order, and which rows those are, `(n,)` bool."""
+        ok = np.zeros(len(codes), dtype=bool)
+        found: list[Statements] = []
+        for part in replay(self._ready(), "features", task, codes, self.replay_timeout_s):
+            if part.why is None:
+                statements, ok[part.start : part.stop] = part.value
+                found.append(statements)
+        return concat_statements(found), ok
+
+    def call(
+        self, method: str, task: Task | None, *args: Any, exclusive: bool = False, timeout_s: float = 600.0
+    ) -> Any:
+        """`backend.method(task, *args)` in one worker, without `task` if that is None; returns its result.
+
+        Args:
+            exclusive: Wait until no worker does anything, and time alone as `measure` does.
+            timeout_s: Of the call.
+
+        Raises:
+            WorkerError: It raised, crashed or took too long; the message says which.
+        """
+        team = self._ready()
+        process = self._free(team, exclusive)
+        handle = None if task is None else team.handle(process, task)
+        job = team.submit(process, "call", handle, method, args, exclusive, timeout_s)
+        while job.outcome is None:
+            team.pump()
+        outcome = job.outcome
+        if outcome.verdict == "done":
+            return outcome.value
+        what = f"took longer than {timeout_s:g} s" if outcome.reason == "time" else f"failed: {outcome.text}"
+        raise WorkerError(f"backend method {method!r} {what}")
+
+    def threads(self) -> int:
+        """How many threads a candidate runs with: the backend's word if it has a method `threads`, else the option."""
+        team = self._ready()
+        job = team.submit(self._free(team, False), "threads")
+        while job.outcome is None:
+            team.pump()
+        if job.outcome.verdict != "done":
+            raise WorkerError(f"backend method 'threads' failed: {job.outcome.text}")
+        return team.threads if job.outcome.value is None else job.outcome.value
+
+    def close(self) -> None:
+        """End every worker; may be called twice."""
+        self._closed = True
+        if self._team is not None:
+            self._team.end()
+
+    def __enter__(self) -> WorkerPool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- inside -------------------------------------------------------------------------------------------------
+
+    def _ready(self) -> Team:
+        if self._closed:
+            raise WorkerError("the pool is closed: make a new one")
+        if self._team is None:
+            self._team = self._made()
+            weakref.finalize(self, end_all, self._team.processes)
+        return self._team
+
+    def _made(self) -> Team:
+        if ":" not in self.backend:
+            raise ValueError(f"backend must be 'module:attribute', got {self.backend!r}")
+        evaluator = Fixed() if self.evaluator is None else self.evaluator
+        try:
+            blob = pickle.dumps(evaluator)
+        except Exception as e:
+            raise ValueError(f"an evaluator must be picklable, {type(evaluator).__name__} is not: {e}") from e
+        size = _cores() if self.workers is None else self.workers
+        threads = _cores() if self.threads_ is None else self.threads_
+        if size < 1 or threads < 1 or self.chunk < 1:
+            raise ValueError(f"workers, threads and chunk must be at least 1, got {size}, {threads}, {self.chunk}")
+        hello = {
+            "path": [*(str(Path(p).resolve()) for p in self.path), *sys.path],
+            "backend": self.backend,
+            "evaluator": blob,
+            "lock": {True: None, False: False}[self.lock] if isinstance(self.lock, bool) else os.fspath(self.lock),
+            "limit_s": self.start_timeout_s,
+        }
+        return Team(size, threads, self.memory_bytes or 0.6 * _memory() / size, hello)
+
+    @staticmethod
+    def _free(team: Team, alone: bool) -> Process:
+        """A worker without a job; if `alone`, at a moment when none has one."""
+        team.revive()
+        while not team.idle() or (alone and team.busy()):
+            team.pump()
+            team.revive()
+        return team.idle()[0]
+
+
+def _cores() -> int:
+    """Physical cores that this process may use."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(psutil.cpu_count(logical=False) or allowed, allowed))
+
+
+def _memory() -> float:
+    """Bytes of the machine, or of the container."""
+    total = float(psutil.virtual_memory().total)
+    limit = Path("/sys/fs/cgroup/memory.max")
+    text = limit.read_text().strip() if limit.exists() else "max"
+    return min(total, float(text)) if text.isdigit() else total

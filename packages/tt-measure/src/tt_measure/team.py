@@ -1,0 +1,106 @@
+"""The worker processes of one pool, and the one place that waits for them."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from multiprocessing.connection import wait
+from typing import Any
+
+from tt_spec.types import Task
+
+from tt_measure.process import Job, Process, WorkerError
+
+__all__ = ["POLL_S", "Team"]
+
+POLL_S = 0.05
+"""How often a busy worker's memory is looked at, seconds."""
+
+
+class Team:
+    """Starts, replaces and listens to workers. Not for use from several threads at once.
+
+    Args:
+        size: How many workers.
+        threads: What TVM and OpenMP may use in each.
+        memory_bytes: Of one worker; one that uses more is stopped, one that has grown by half of it is replaced.
+        hello: What `Worker.do_start` needs.
+    """
+
+    def __init__(self, size: int, threads: int, memory_bytes: float, hello: dict[str, Any]) -> None:
+        self.size, self.threads, self.memory_bytes, self.hello = size, threads, memory_bytes, hello
+        self.processes: list[Process] = []
+        self._starting: dict[Process, Job] = {}
+        self._base: dict[Process, int] = {}
+        self._id = 0
+
+    def revive(self) -> None:
+        """Start who is missing; replace who is lost or, while it holds nothing, has grown."""
+        for p in self.processes:
+            grown = p.job is None and not p.lost and not p.tokens and p in self._base
+            if grown and p.memory() - self._base[p] > self.memory_bytes / 2:
+                p.close()
+        self.processes[:] = [p for p in self.processes if not p.lost]
+        self._base = {p: b for p, b in self._base.items() if not p.lost}
+        while len(self.processes) < self.size:
+            self._id += 1
+            p = Process(self._id, self.hello, self.threads)
+            self.processes.append(p)
+            if p.job is not None:
+                self._starting[p] = p.job
+
+    def busy(self) -> bool:
+        """Whether any worker has a job, be it the start or one that nobody waits for any more."""
+        return any(p.job is not None for p in self.processes)
+
+    def idle(self) -> list[Process]:
+        """Workers that can take a job."""
+        return [p for p in self.processes if p.job is None and not p.lost]
+
+    def submit(self, process: Process, kind: str, *args: Any) -> Job:
+        """Hand a job to an idle worker."""
+        self._id += 1
+        return process.send(self._id, kind, *args)
+
+    def handle(self, process: Process, task: Task) -> str:
+        """The task's name in the worker, which is sent the task on first use."""
+        parts = [task.key, task.target, *(s.key for s in task.spaces)]
+        handle = hashlib.sha256("\0".join(parts).encode() + task.payload).hexdigest()[:32]
+        if handle not in process.known:
+            process.known.add(handle)
+            process.tell("task", (handle, pickle.dumps(task)))
+        return handle
+
+    def pump(self, timeout_s: float = POLL_S) -> None:
+        """Wait until a worker says something, and take it down in its job; keep limits."""
+        busy = {p.conn: p for p in self.processes if p.job is not None}
+        for conn in wait(list(busy), timeout_s) if busy else ():
+            busy[conn].receive()  # type: ignore[index]
+        for p in busy.values():
+            if p.job is not None:
+                p.watch(self.memory_bytes)
+        self._started()
+
+    def _started(self) -> None:
+        for p, job in list(self._starting.items()):
+            if job.outcome is None:
+                continue
+            del self._starting[p]
+            if job.outcome.verdict == "done":
+                self._base[p] = p.memory()
+            else:
+                p.close()
+                raise WorkerError(f"backend {self.hello['backend']!r} does not start in a worker: {job.outcome.text}")
+
+    def end(self) -> None:
+        """End every worker."""
+        end_all(self.processes)
+
+
+def end_all(processes: list[Process]) -> None:
+    """End these workers, the idle ones at the same time."""
+    for p in processes:
+        p.leave()
+    for p in processes:
+        p.close()
+    processes.clear()

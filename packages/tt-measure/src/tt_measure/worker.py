@@ -1,0 +1,218 @@
+"""The worker process: holds a backend, builds and times what it is told. Started by `tt_measure.process`."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import math
+import os
+import pickle
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+from tt_spec.roles import Realised
+from tt_spec.types import Bar, Statements, Task, Timing
+
+from tt_measure.lock import TimingLock
+
+Note = Callable[[str], None]
+"""Tells the parent what the worker does now."""
+
+OPEN_LIMIT_S = 300.0
+
+
+def main() -> None:
+    """Arguments: file descriptor of the connection, process id of the parent, whether to die with it."""
+    fd, parent, tied = map(int, sys.argv[1:4])
+    if tied:
+        _die_with(parent)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as f:
+        f.write("1000")  # if memory runs out, rather a worker than the user's other processes
+    Worker(Connection(fd)).serve()
+
+
+class Unopened(Exception):
+    """The backend cannot open a task: not the fault of any candidate."""
+
+
+class Worker:
+    """Answers requests `(id, kind, pickled arguments)`, one after the other, with `(id, verdict, value)`."""
+
+    def __init__(self, conn: Connection) -> None:
+        self.conn = conn
+        self.tasks: dict[str, bytes] = {}
+        self.open: dict[str, Task] = {}
+        self.held: dict[int, Any] = {}
+        self.spent: Any = None
+        self.lock: TimingLock | None = None
+
+    def serve(self) -> None:
+        while True:
+            try:
+                id, kind, blob = pickle.loads(self.conn.recv_bytes())
+            except (EOFError, OSError):  # the parent closed, or is gone
+                return
+            if kind == "task":
+                handle, task = pickle.loads(blob)
+                self.tasks[handle] = task
+            elif kind == "drop":
+                for token in pickle.loads(blob):
+                    self.held.pop(token, None)
+            else:
+                self.answer(id, kind, blob)
+                self.spent = None  # a candidate that crashes when it is freed has been answered for by now
+
+    def answer(self, id: int, kind: str, blob: bytes) -> None:
+        def note(stage: str) -> None:
+            self.conn.send_bytes(pickle.dumps((id, "stage", stage)))
+
+        try:
+            value = getattr(self, f"do_{kind}")(id, note, *pickle.loads(blob))
+            reply = pickle.dumps((id, "done", value))
+        except Unopened as e:
+            reply = pickle.dumps((id, "unopened", str(e)))
+        except BaseException as e:  # also SystemExit: whatever a candidate raises is its result
+            reply = pickle.dumps((id, "raised", f"{type(e).__name__}: {e}"))
+        self.conn.send_bytes(reply)
+
+    # -- requests -----------------------------------------------------------------------------------------------
+
+    def do_start(self, id: int, note: Note, hello: dict[str, Any]) -> None:
+        sys.path[:] = hello["path"]
+        self.lock = TimingLock(hello["lock"]) if hello["lock"] is not False else None
+        with self.shared():
+            note("start")
+            with _limit(hello["limit_s"]):
+                try:
+                    self.evaluator = pickle.loads(hello["evaluator"])
+                except Exception as e:
+                    raise ValueError(f"the evaluator must be defined in a module that workers can import: {e}") from e
+                module, _, attribute = hello["backend"].partition(":")
+                self.backend = getattr(importlib.import_module(module), attribute)()
+
+    def do_build(self, id: int, note: Note, handle: str, row: np.ndarray, limit_s: float) -> dict[str, float]:
+        task = self.opened(handle, note)
+        with self.shared():
+            note("build")
+            began = time.perf_counter()
+            with _limit(limit_s):
+                candidate = self.backend.build(task, row)
+            build_s = time.perf_counter() - began
+        apply_s = float(getattr(candidate, "apply_s", 0.0))
+        self.held[id] = candidate
+        return {"apply": apply_s, "build": max(build_s - apply_s, 0.0)}
+
+    def do_time(
+        self, id: int, note: Note, token: int, bar: Bar, seed: list[int], verify: bool, limit_s: float, check_s: float
+    ) -> tuple[Timing, float, str | None]:
+        self.spent = self.held.pop(token)
+        with self.exclusive():
+            note("run")
+            began = time.perf_counter()
+            with _limit(limit_s):
+                timing = _sound(self.evaluator.evaluate(self.spent.run, bar, np.random.default_rng(seed)))
+            run_s = time.perf_counter() - began
+            wrong = None
+            if verify and float(np.median(timing.seconds)) < bar.incumbent_s:
+                note("check")
+                with _limit(check_s):
+                    wrong = self.spent.check()
+        return timing, run_s, wrong
+
+    def do_realise(self, id: int, note: Note, handle: str, codes: np.ndarray, limit_s: float) -> Realised:
+        task = self.opened(handle, note)
+        with self.shared():
+            note("replay")
+            with _limit(limit_s):
+                real = self.backend.realise(task, codes)
+        if len(real.codes) != len(codes) or len(real.why) != len(codes):
+            raise ValueError(f"the backend realised {len(real.codes)} rows of {len(codes)}")
+        return Realised(np.asarray(real.codes, dtype=np.int64), tuple(real.why))
+
+    def do_features(
+        self, id: int, note: Note, handle: str, codes: np.ndarray, limit_s: float
+    ) -> tuple[Statements, np.ndarray]:
+        task = self.opened(handle, note)
+        with self.shared():
+            note("replay")
+            with _limit(limit_s):
+                found, ok = self.backend.features(task, codes)
+        ok = np.asarray(ok, dtype=bool)
+        if len(ok) != len(codes) or len(found) not in (len(ok), ok.sum()):
+            raise ValueError(
+                f"the backend gave features of {len(found)} programs and {len(ok)} flags, {len(codes)} rows"
+            )
+        return (found if len(found) == ok.sum() else found[ok]), ok
+
+    def do_call(
+        self, id: int, note: Note, handle: str | None, method: str, args: tuple, exclusive: bool, limit_s: float
+    ) -> Any:
+        first = () if handle is None else (self.opened(handle, note),)
+        with self.exclusive() if exclusive else self.shared():
+            note("call")
+            with _limit(limit_s):
+                return getattr(self.backend, method)(*first, *args)
+
+    def do_threads(self, id: int, note: Note) -> int | None:
+        note("call")
+        ask = getattr(self.backend, "threads", None)
+        return None if ask is None else int(ask())
+
+    # -- inside -------------------------------------------------------------------------------------------------
+
+    def shared(self) -> contextlib.AbstractContextManager[None]:
+        return self.lock.shared() if self.lock else contextlib.nullcontext()
+
+    def exclusive(self) -> contextlib.AbstractContextManager[None]:
+        return self.lock.exclusive() if self.lock else contextlib.nullcontext()
+
+    def opened(self, handle: str, note: Note) -> Task:
+        if handle not in self.open:
+            with self.shared():
+                note("open")
+                try:
+                    with _limit(OPEN_LIMIT_S):
+                        task: Task = pickle.loads(self.tasks[handle])
+                        self.backend.open(task)
+                except Exception as e:
+                    raise Unopened(f"{type(e).__name__}: {e}") from e
+            self.open[handle] = task
+        return self.open[handle]
+
+
+@contextlib.contextmanager
+def _limit(seconds: float) -> Iterator[None]:
+    """The kernel ends this process if the body takes longer, whatever native code it is in."""
+    signal.setitimer(signal.ITIMER_REAL, seconds if math.isfinite(seconds) else 0.0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+
+
+def _sound(timing: Timing) -> Timing:
+    seconds = tuple(float(s) for s in timing.seconds)
+    if not seconds or any(not (math.isfinite(s) and s > 0) for s in seconds):
+        raise ValueError(f"a timing is one or more positive numbers of seconds, the evaluator gave {seconds}")
+    return Timing(seconds, int(timing.runs), str(timing.why))
+
+
+def _die_with(parent: int) -> None:
+    """Ask Linux to kill this process when its parent ends; elsewhere the end of the connection has to do."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if os.getppid() != parent:
+        sys.exit()
+
+
+if __name__ == "__main__":
+    main()

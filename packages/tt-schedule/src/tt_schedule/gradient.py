@@ -1,0 +1,97 @@
+"""The gradient scheduler."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from tt_spec.clock import Clock
+from tt_spec.types import Slot, TaskState
+
+__all__ = ["Gradient"]
+
+
+class Gradient:
+    """Gives the slot to the task where it is expected to shorten the model's latency most.
+
+    With w a task's weight, g(t) its best seconds after t slots, C its FLOP and V the best FLOP/s among tasks of the
+    same operator, the model's latency changes per slot by about
+
+        w * (alpha * (g(t) - g(t - window)) / window + (1 - alpha) * (min(g - g / t, beta * C / V) - g))
+
+    and the smallest wins. Before that, every task gets one slot, the largest `weight * flops` first; a task without
+    a valid result gets up to `warmup` of them and then waits for the random slots or for the end of all others, so
+    that it neither starves nor holds the rest up. A task with a valid result from the store needs no warm-up, and its
+    restored trials count in t.
+
+    Source: Zheng et al. (2020), Ansor, section 6 and appendix A (arXiv:2006.06762).
+
+    Args:
+        trials: Measured rows per slot, the unit of t. (default: 16)
+        alpha: Trust in the past gain against the predicted one. (default: 0.2)
+        beta: Trust in similar tasks: how many times the FLOP time at their best rate a task may need. (default: 2.0)
+        window: Slots over which the past gain is taken. (default: 3)
+        warmup: The most slots in this run for a task without a valid result. (default: 4)
+        epsilon: Share of slots that go to a random task. (default: 0.05)
+        seed: Of the random slots; with the trials made so far it decides them.
+    """
+
+    def __init__(
+        self,
+        trials: int = 16,
+        alpha: float = 0.2,
+        beta: float = 2.0,
+        window: int = 3,
+        warmup: int = 4,
+        epsilon: float = 0.05,
+        seed: int = 0,
+    ) -> None:
+        self.trials, self.alpha, self.beta, self.window = trials, alpha, beta, window
+        self.warmup, self.epsilon, self.seed = warmup, epsilon, seed
+
+    def next(self, states: Sequence[TaskState], clock: Clock) -> Slot | None:
+        if self.trials < 1 or self.window < 1:
+            raise ValueError(f"trials and window must be at least 1, got {self.trials} and {self.window}")
+        racing = [i for i, s in enumerate(states) if s.finished is None]
+        if not racing:
+            return None
+        cold = [i for i in racing if not _valid(states[i]) and self._slots(states[i]) < max(self.warmup, 1)]
+        if cold:
+            pick = min(cold, key=lambda i: (self._slots(states[i]), -states[i].weight * states[i].flops, i))
+            return Slot(pick, trials=self.trials, info={"why": "warm-up"})
+        change = {i: self.change(states, i) for i in racing if _valid(states[i])}
+        rng = np.random.default_rng([self.seed, sum(s.trials for s in states)])
+        if rng.random() < self.epsilon:
+            pick, why = racing[int(rng.integers(len(racing)))], "random"
+        elif change:
+            pick, why = min(change, key=lambda i: (change[i], i)), "gradient"
+        else:
+            pick, why = min(racing, key=lambda i: (states[i].trials, i)), "nothing valid yet"
+        return Slot(pick, trials=self.trials, gain_s=max(0.0, -change.get(pick, 0.0)), info={"why": why})
+
+    def change(self, states: Sequence[TaskState], i: int) -> float:
+        """Expected change of the model's latency by one slot for task `i`, which has a valid result: seconds, rarely
+        above 0."""
+        s = states[i]
+        g = s.best_s
+        t = max(1.0, (s.restored + s.trials) / self.trials)
+        before = self._earlier(s)
+        backward = (g - before) / self.window if math.isfinite(before) else 0.0
+        ahead = g - g / t
+        if s.flops > 0:
+            rate = max(o.flops / o.best_s for o in states if o.op == s.op and _valid(o))
+            ahead = min(ahead, self.beta * s.flops / rate)
+        return s.weight * (self.alpha * backward + (1.0 - self.alpha) * (ahead - g))
+
+    def _earlier(self, s: TaskState) -> float:
+        """Best seconds `window` slots ago; inf if that was before this run or before the first valid result."""
+        until = s.trials - self.window * self.trials
+        return next((best for trials, _, best in reversed(s.curve) if trials <= until), math.inf)
+
+    def _slots(self, s: TaskState) -> int:
+        return math.ceil(s.trials / self.trials)
+
+
+def _valid(s: TaskState) -> bool:
+    return math.isfinite(s.best_s)

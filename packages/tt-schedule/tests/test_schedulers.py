@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import pytest
+from tt_schedule import Gradient, RoundRobin
+from tt_spec import Task, TaskState, VirtualClock
+from tt_spec.pieces.synthetic import synthetic_task
+from tt_spec.testing import SchedulerContract
+
+CLOCK = VirtualClock()
+
+
+class TestRoundRobinContract(SchedulerContract):
+    @pytest.fixture
+    def piece(self):
+        return RoundRobin()
+
+
+class TestGradientContract(SchedulerContract):
+    @pytest.fixture
+    def piece(self):
+        return Gradient()
+
+
+def state(op: str = "conv", flops: float = 1e9, weight: float = 1.0, **what) -> TaskState:
+    space = synthetic_task().space
+    return TaskState(Task(f"{op}{flops}{weight}", op, op, "none", (space,), flops, weight), **what)
+
+
+def tuned(*best_ms: float, **what) -> TaskState:
+    """A task with one slot of 16 trials per value."""
+    curve = [(16 * (i + 1), 0.0, 1e-3 * b) for i, b in enumerate(best_ms)]
+    return state(curve=curve, trials=16 * len(best_ms), best_s=1e-3 * best_ms[-1], **what)
+
+
+def spend(s: TaskState, trials: int, best_s: float) -> None:
+    s.trials, s.best_s = s.trials + trials, min(s.best_s, best_s)
+    s.curve.append((s.trials, 0.0, s.best_s))
+
+
+def test_round_robin_takes_turns_and_is_fair_in_trials():
+    states = [state(), state(), state()]
+    states[1].finished = "done"
+    order = []
+    for _ in range(4):
+        slot = RoundRobin().next(states, CLOCK)
+        order.append(slot.task)
+        states[slot.task].trials += slot.trials
+    assert order == [0, 2, 0, 2]
+    states[0].trials = 3  # a short slot is made up for
+    assert RoundRobin().next(states, CLOCK).task == 0
+
+
+def test_gradient_by_hand():
+    a = tuned(20, 16, 12, 10, weight=2.0)
+    # 2 * (0.2 * (10 - 20) / 3 + 0.8 * (min(10 - 10 / 4, 2 * 10) - 10)) ms
+    assert Gradient().change([a], 0) == pytest.approx(-16e-3 / 3)
+    b = tuned(2.0)
+    # b reaches 0.5 TFLOP/s: 2 * 1e9 / 0.5e12 = 4 ms; 2 * (-2 / 3 + 0.8 * (4 - 10)) ms
+    assert Gradient().change([a, b], 0) == pytest.approx(-(4 / 3 + 9.6) * 1e-3)
+    assert Gradient().change([a, state("dense", best_s=1e-9)], 0) == pytest.approx(-16e-3 / 3)
+    # b itself after one slot: no past, g / t = g: 0.8 * (0 - 2) ms
+    assert Gradient().change([a, b], 1) == pytest.approx(-1.6e-3)
+    slot = Gradient(epsilon=0).next([a, b], CLOCK)
+    assert (slot.task, slot.trials, slot.info["why"]) == (0, 16, "gradient")
+    assert slot.gain_s == pytest.approx((4 / 3 + 9.6) * 1e-3)
+
+
+def test_a_past_without_a_valid_result_counts_as_no_past():
+    s = tuned(math.inf, 9, 8, 8)
+    assert Gradient().change([s], 0) == pytest.approx(0.8 * -2e-3)
+
+
+def test_restored_tasks_are_warm():
+    s, new = state(best_s=8e-3, restored=32), state()
+    # t = 2: 0.8 * (8 - 8 / 2 - 8) ms
+    assert Gradient().change([s], 0) == pytest.approx(-3.2e-3)
+    assert Gradient().next([s, new], CLOCK).task == 1
+    assert Gradient(epsilon=0).next([s], CLOCK).info["why"] == "gradient"
+
+
+def test_without_flops_similarity_says_nothing():
+    assert Gradient().change([tuned(8, 8, flops=0.0)], 0) == pytest.approx(0.8 * -4e-3)
+
+
+def test_warm_up_gives_one_slot_each_by_weight_times_flops():
+    states = [state(flops=1e9), state(flops=5e9), state(flops=2e9, weight=4)]
+    order = []
+    for _ in range(3):
+        slot = Gradient().next(states, CLOCK)
+        assert slot.info["why"] == "warm-up" and slot.gain_s == 0
+        order.append(slot.task)
+        spend(states[slot.task], 16, 1e-3)
+    assert order == [2, 1, 0]
+
+
+def test_a_failing_task_neither_starves_nor_holds_the_rest_up():
+    states = [state("a"), state("b")]
+    scheduler = Gradient(epsilon=0.0)
+    picks = []
+    for _ in range(12):
+        slot = scheduler.next(states, CLOCK)
+        picks.append(slot.task)
+        spend(states[slot.task], 16, math.inf if slot.task == 0 else 1e-3)
+    assert Counter(picks[:5]) == {0: 4, 1: 1} and set(picks[5:]) == {1}
+    states[1].finished = "done"
+    slot = scheduler.next(states, CLOCK)
+    assert slot.task == 0 and slot.info["why"] == "nothing valid yet"
+    states[1].finished = None
+    often = Counter(_random_picks(Gradient(epsilon=0.3, seed=1), states, 100))
+    assert 3 <= often[0] <= 30
+
+
+def _random_picks(scheduler: Gradient, states: list[TaskState], n: int) -> list[int]:
+    picks = []
+    for _ in range(n):
+        slot = scheduler.next(states, CLOCK)
+        picks.append(slot.task)
+        states[slot.task].trials += 16
+    return picks
+
+
+def test_random_slots_depend_on_the_seed_alone():
+    def picks(seed: int) -> list[int]:
+        return _random_picks(Gradient(epsilon=1.0, seed=seed), [tuned(1.0) for _ in range(4)], 40)
+
+    assert picks(0) == picks(0) != picks(1)
+    assert set(picks(0)) == {0, 1, 2, 3}
+
+
+def test_a_negligible_task_gets_few_slots():
+    # 10 ms, 5 ms and 0.05 ms of the model; each falls as 1 + 1 / slots towards those
+    floors, states = (10e-3, 5e-3, 5e-5), [state(op) for op in "abc"]
+    slots = Counter()
+    for _ in range(100):
+        i = Gradient().next(states, CLOCK).task
+        slots[i] += 1
+        spend(states[i], 16, floors[i] * (1 + 1 / slots[i]))
+    assert slots[0] > slots[1] > 20 and slots[2] <= 8
+
+
+def test_bad_options_are_refused():
+    with pytest.raises(ValueError, match="at least one trial, got trials=0"):
+        RoundRobin(trials=0).next([state()], CLOCK)
+    with pytest.raises(ValueError, match="at least 1, got 0 and 3"):
+        Gradient(trials=0).next([state()], CLOCK)

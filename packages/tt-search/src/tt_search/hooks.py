@@ -1,0 +1,13 @@
+"""tt-search's pieces."""
+
+from __future__ import annotations
+
+from tt_spec.hooks import Entry, hookimpl
+
+
+@hookimpl
+def tt_searchers() -> list[Entry]:
+    return [
+        Entry("anneal", "tt_search.anneal:Anneal", "parallel simulated annealing", "AutoTVM, Chen 2018"),
+        Entry("evolve", "tt_search.evolve:Evolve", "evolutionary search from the best measured", "Ansor, Zheng 2020"),
+    ]

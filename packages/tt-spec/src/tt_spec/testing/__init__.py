@@ -1,0 +1,44 @@
+"""Contracts: what every piece of a role must do, as tests that ship.
+
+A plug-in author subclasses the role's contract with one fixture and lets pytest run it:
+
+    from tt_spec.testing import SearcherContract
+
+    class TestMySearcher(SearcherContract):
+        @pytest.fixture
+        def piece(self):
+            return MySearcher()
+
+`check` runs one on a piece without pytest's fixtures; needs the extra `tt-spec[testing]`.
+"""
+
+from tt_spec.testing.contract import CONTRACTS, cases, check, contract_for
+from tt_spec.testing.evaluator import EvaluatorContract
+from tt_spec.testing.examples import context, mixed_space, mixed_task, tiny_task, wide_task
+from tt_spec.testing.measurer import MeasurerContract
+from tt_spec.testing.sampler import SamplerContract
+from tt_spec.testing.scheduler import SchedulerContract
+from tt_spec.testing.searcher import SearcherContract
+from tt_spec.testing.stopper import StopperContract
+from tt_spec.testing.store import StoreContract
+from tt_spec.testing.surrogate import SurrogateContract
+
+__all__ = [
+    "CONTRACTS",
+    "EvaluatorContract",
+    "MeasurerContract",
+    "SamplerContract",
+    "SchedulerContract",
+    "SearcherContract",
+    "StopperContract",
+    "StoreContract",
+    "SurrogateContract",
+    "check",
+    "context",
+    "contract_for",
+    "mixed_space",
+    "mixed_task",
+    "cases",
+    "tiny_task",
+    "wide_task",
+]

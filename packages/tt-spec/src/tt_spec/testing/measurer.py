@@ -1,0 +1,115 @@
+"""What every measurer must do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tt_spec.pieces.synthetic import synthetic_task
+from tt_spec.rng import draw
+from tt_spec.types import Bar, Measurement, Task
+
+__all__ = ["MeasurerContract"]
+
+
+class MeasurerContract:
+    """Subclass it and override `piece`, and `task` if the measurer cannot time `synthetic_task()`."""
+
+    @pytest.fixture
+    def piece(self) -> Any:
+        """A fresh measurer; close it after `yield` if it holds processes."""
+        raise NotImplementedError("override the fixture `piece`")
+
+    @pytest.fixture
+    def task(self) -> Task:
+        """A task of at least eight rows that this measurer can measure."""
+        return synthetic_task()
+
+    def test_yields_one_measurement_per_row(self, piece: Any, task: Task) -> None:
+        codes = _rows(piece, task, 5)
+        for batch in (codes[:3], codes[3:], codes[:1]):
+            _check(task, batch, list(piece.measure(task, batch, Bar(cap_s=1.0))))
+
+    def test_measures_no_row_at_all(self, piece: Any, task: Task) -> None:
+        none = np.empty((0, len(task.space.knobs)), dtype=np.int64)
+        assert list(piece.measure(task, none, Bar())) == []
+
+    def test_closing_early_leaves_it_usable(self, piece: Any, task: Task) -> None:
+        codes = _rows(piece, task, 5)
+        stream = iter(piece.measure(task, codes[:4], Bar(cap_s=1.0)))
+        first = next(stream)
+        assert first.config in _configs(codes), "config must be a row that was asked"
+        assert hasattr(stream, "close"), "measure must be a generator, so that the loop can abandon it"
+        stream.close()  # pyright: ignore[reportAttributeAccessIssue]
+        _check(task, codes[4:], list(piece.measure(task, codes[4:], Bar(cap_s=1.0))))
+
+    def test_a_hard_row_is_a_measurement(self, piece: Any, task: Task) -> None:
+        codes = np.concatenate([_rows(piece, task, 2), np.asarray(task.space.shape)[None] - 1])
+        codes = np.unique(codes, axis=0)
+        found = list(piece.measure(task, codes, Bar(incumbent_s=1e-9, cap_s=1e-6)))
+        _check(task, codes, found)
+        beyond = np.asarray(task.space.shape)[None] + 7
+        _check(task, beyond, list(piece.measure(task, beyond, Bar(cap_s=1.0))))
+
+    def test_realise_reads_rows_back(self, piece: Any, task: Task) -> None:
+        codes = task.space.sample(6, np.random.default_rng(3))
+        real = piece.realise(task, codes)
+        assert real.codes.shape == codes.shape, f"realise returns {codes.shape}, got {real.codes.shape}"
+        assert len(real.why) == len(codes), "realise says of each row why it has no program, or None"
+        assert all(w is None or (isinstance(w, str) and w) for w in real.why), "why is None or text"
+        ok = np.array([w is None for w in real.why])
+        assert ok.any(), "at least one row of the task must have a program"
+        good = real.codes[ok]
+        assert task.space.in_range(good).all(), "rows read back must be in range"
+        assert np.array_equal(task.space.canonical(good), good), "rows read back must be canonical"
+        again = piece.realise(task, good)
+        assert np.array_equal(again.codes, good) and not any(again.why), "realising a canonical row must not change it"
+        assert piece.realise(task, codes[:0]).codes.shape == (0, codes.shape[1]), "realising no rows gives no rows"
+
+    def test_features_are_aligned(self, piece: Any, task: Task) -> None:
+        codes = _rows(piece, task, 3)
+        for asked in (codes, codes[:0]):
+            found, ok = piece.features(task, asked)
+            assert np.shape(ok) == (len(asked),), f"one bool per row, got {np.shape(ok)}"
+            n = int(np.sum(ok))
+            assert len(found) == n, f"{n} rows have features, {len(found)} programs came"
+            assert found.values.ndim == 2 and found.values.shape[1] == 164, f"(total, 164), got {found.values.shape}"
+            assert found.operator.shape == (n, 10), f"operator must be ({n}, 10), got {found.operator.shape}"
+            assert found.offsets[0] == 0 and found.offsets[-1] == len(found.values), "offsets span the values"
+            assert (np.diff(found.offsets) >= 0).all(), "offsets must not fall"
+            assert np.isfinite(found.values).all() and np.isfinite(found.operator).all(), "features must be finite"
+
+    def test_closes_twice(self, piece: Any, task: Task) -> None:
+        codes = _rows(piece, task, 2)
+        _check(task, codes, list(piece.measure(task, codes, Bar(cap_s=1.0))))
+        piece.close()
+        piece.close()
+
+    def test_closes_unused(self, piece: Any) -> None:
+        piece.close()
+
+
+def _rows(piece: Any, task: Task, n: int) -> np.ndarray:
+    """Distinct rows as the pipeline would ask them."""
+    real = piece.realise(task, draw(task.space, set(), 4 * n, np.random.default_rng(0)))
+    kept = real.codes[[w is None for w in real.why]]
+    _, first = np.unique(kept, axis=0, return_index=True)
+    codes = kept[np.sort(first)][:n]
+    assert len(codes) == n, f"the task must have at least {n} rows with a program, {len(codes)} were found"
+    return codes
+
+
+def _configs(codes: np.ndarray) -> list[tuple[int, ...]]:
+    return [tuple(int(c) for c in row) for row in codes]
+
+
+def _check(task: Task, codes: np.ndarray, found: list[Measurement]) -> None:
+    for m in found:
+        assert isinstance(m, Measurement), f"measure yields Measurements, got {type(m).__name__}"
+        assert (m.task_key, m.space_key) == (task.key, task.space.key), "a measurement names its task and space"
+        assert m.error is None or m.why, f"a failed measurement says why, {m.error!r} came alone"
+        assert m.error is not None or m.runs >= len(m.seconds), "runs counts all executions"
+    got, asked = sorted(m.config for m in found), sorted(_configs(codes))
+    assert got == asked, f"one measurement per row: {asked} were asked, {got} came"

@@ -1,0 +1,127 @@
+"""What every scheduler must do."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tt_spec.clock import VirtualClock
+from tt_spec.pieces.synthetic import synthetic_task
+from tt_spec.testing.examples import check_info
+from tt_spec.types import Slot, TaskState
+
+__all__ = ["SchedulerContract"]
+
+_BATCH = 8
+
+
+class SchedulerContract:
+    """Subclass it and override `piece`."""
+
+    longest = 48
+    """Trials after which the simulated tasks are finished."""
+
+    @pytest.fixture
+    def piece(self) -> Any:
+        """A fresh scheduler."""
+        raise NotImplementedError("override the fixture `piece`")
+
+    def test_gives_every_task_a_slot_and_ends(self, piece: Any) -> None:
+        run = _Run(4, self.longest)
+        slots = run.drive(piece)
+        assert {s.task for s in slots} == {0, 1, 2, 3}, f"every task must get a slot, these did: {_tasks(slots)}"
+
+    def test_never_chooses_a_finished_task(self, piece: Any) -> None:
+        for gone in ((0,), (1, 2), (3,)):
+            run = _Run(4, self.longest)
+            for i in gone:
+                run.states[i].finished = "before the start"
+            slots = run.drive(copy.deepcopy(piece))
+            assert {s.task for s in slots} == {0, 1, 2, 3} - set(gone), (
+                f"exactly the tasks that are left must get slots, these did: {_tasks(slots)}"
+            )
+
+    def test_has_no_slot_when_all_are_finished(self, piece: Any) -> None:
+        run = _Run(3, self.longest)
+        for s in run.states:
+            s.finished = "done"
+        assert piece.next(run.states, run.clock) is None, "None when every task is finished"
+        assert copy.deepcopy(piece).next([], run.clock) is None, "None when there is no task"
+
+    def test_works_where_one_task_always_fails(self, piece: Any) -> None:
+        slots = _Run(3, self.longest, failing=(1,)).drive(piece)
+        assert {s.task for s in slots} == {0, 1, 2}, f"every task must get a slot, these did: {_tasks(slots)}"
+
+    def test_works_with_one_task_and_with_restored_ones(self, piece: Any) -> None:
+        assert _Run(1, self.longest).drive(copy.deepcopy(piece)), "a lone task must get a slot"
+        run = _Run(3, self.longest)
+        run.states[1].best_s, run.states[1].restored = 2e-3, 500
+        slots = run.drive(copy.deepcopy(piece))
+        assert {s.task for s in slots} == {0, 1, 2}, "trials of former runs must not keep a task from its slots"
+
+    def test_same_states_same_slots(self, piece: Any) -> None:
+        a, b = (_Run(3, self.longest).drive(p) for p in (copy.deepcopy(piece), copy.deepcopy(piece)))
+        assert _tasks(a) == _tasks(b), "same states must give the same slots: seed what is random"
+
+    def test_leaves_the_states_alone(self, piece: Any) -> None:
+        run = _Run(3, self.longest)
+        before = copy.deepcopy(run.states)
+        piece.next(run.states, run.clock)
+        assert run.states == before, "a scheduler reads the states, it does not change them"
+
+
+class _Run:
+    """Tasks whose best seconds fall like 1 / (1 + trials), each at its own pace."""
+
+    def __init__(self, tasks: int, longest: int, failing: tuple[int, ...] = ()) -> None:
+        self.states = [TaskState(synthetic_task(f"task {i}", knobs=2 + i)) for i in range(tasks)]
+        self.clock, self.longest, self.failing = VirtualClock(1e9), longest, failing
+
+    def drive(self, scheduler: Any) -> list[Slot]:
+        """All slots until the scheduler has none."""
+        slots: list[Slot] = []
+        while (slot := scheduler.next(self.states, self.clock)) is not None:
+            self._check(slot)
+            slots.append(slot)
+            spent, started = 0, self.clock.now()
+            state = self.states[slot.task]
+            while state.finished is None:
+                left = _BATCH if slot.trials is None else min(_BATCH, slot.trials - spent)
+                if left < 1 or (slot.seconds is not None and self.clock.now() - started >= slot.seconds):
+                    break
+                self._batch(slot.task, state, left)
+                spent += left
+                if slot.trials is None and slot.seconds is None:
+                    break
+        return slots
+
+    def _check(self, slot: Slot) -> None:
+        assert isinstance(slot, Slot), f"next returns a Slot or None, got {type(slot).__name__}"
+        assert 0 <= slot.task < len(self.states), f"slot.task must index the states, got {slot.task}"
+        assert self.states[slot.task].finished is None, f"task {slot.task} is finished and was chosen again"
+        assert slot.trials is None or slot.trials >= 1, f"a slot has at least one trial, got {slot.trials}"
+        assert slot.seconds is None or slot.seconds > 0, f"a slot has more than 0 seconds, got {slot.seconds}"
+        assert math.isfinite(slot.gain_s), f"gain_s must be finite, got {slot.gain_s}"
+        check_info(slot.info)
+
+    def _batch(self, i: int, state: TaskState, n: int) -> None:
+        self.clock.advance(1.0 + i)
+        state.trials += n
+        state.batches += 1
+        if i in self.failing:
+            state.errors["build"] = state.errors.get("build", 0) + n
+        else:
+            best = 1e-3 * (1 + (i + 1) * 10 / (1 + state.trials))
+            if best < state.best_s:
+                state.best_s, state.last_gain_trial = best, state.trials
+        state.curve.append((state.trials, self.clock.now(), state.best_s))
+        if state.trials >= self.longest:
+            state.finished = "long enough"
+
+
+def _tasks(slots: list[Slot]) -> list[int]:
+    return np.asarray([s.task for s in slots], dtype=int).tolist()

@@ -1,0 +1,90 @@
+"""What every stopper must do."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import pytest
+
+from tt_spec.clock import VirtualClock
+from tt_spec.pieces.synthetic import synthetic_task
+from tt_spec.roles import RunState
+from tt_spec.types import TaskState
+
+__all__ = ["StopperContract"]
+
+
+class StopperContract:
+    """Subclass it and override `piece`."""
+
+    @pytest.fixture
+    def piece(self) -> Any:
+        """A fresh stopper."""
+        raise NotImplementedError("override the fixture `piece`")
+
+    def test_declares_its_scope(self, piece: Any) -> None:
+        assert piece.scope in ("task", "run"), f"scope must be task or run, got {piece.scope!r}"
+
+    def test_does_not_stop_at_once(self, piece: Any) -> None:
+        clock = VirtualClock(1e9)
+        for restored in (False, True):
+            state = _fresh(piece.scope, clock, restored)
+            reason = copy.deepcopy(piece).stop(state, clock)
+            assert reason is None, f"nothing was measured in this run yet, but it stops: {reason!r}"
+
+    def test_gives_a_reason_or_none(self, piece: Any) -> None:
+        for improving in (True, False):
+            for reason, _ in _drive(copy.deepcopy(piece), improving):
+                assert reason is None or (isinstance(reason, str) and reason), f"text or None, got {reason!r}"
+
+    def test_asking_twice_changes_nothing(self, piece: Any) -> None:
+        for reason, again in _drive(piece, improving=False):
+            assert (reason is None) == (again is None), (
+                f"the loop asks after every measurement: the same state gave {reason!r}, then {again!r}"
+            )
+
+    def test_room_is_a_number_of_rows(self, piece: Any) -> None:
+        if not hasattr(piece, "room"):
+            return
+        clock = VirtualClock(1e9)
+        state = _fresh("run", clock, restored=False)
+        room = piece.room(state)
+        assert room == int(room) and room >= 1, f"a fresh run has room for whole rows, at least one, got {room!r}"
+        state.trials += 1
+        assert piece.room(state) <= room, "room must not grow with trials"
+
+    def test_leaves_the_state_alone(self, piece: Any) -> None:
+        clock = VirtualClock(1e9)
+        state = _fresh(piece.scope, clock, restored=True)
+        before = copy.deepcopy(state)
+        piece.stop(state, clock)
+        assert state == before, "a stopper reads the state, it does not change it"
+
+
+def _fresh(scope: str, clock: VirtualClock, restored: bool) -> Any:
+    tasks = [TaskState(synthetic_task("a", knobs=2)), TaskState(synthetic_task("b", knobs=3))]
+    if restored:
+        tasks[0].best_s, tasks[0].restored = 1e-3, 5000
+    return tasks[0] if scope == "task" else RunState(tasks, clock.now())
+
+
+def _drive(piece: Any, improving: bool) -> Any:
+    """`(answer, answer again)` over 60 batches of a minute each; without improvement every row fails."""
+    clock = VirtualClock(1e9)
+    state = _fresh(piece.scope, clock, restored=False)
+    task = state if piece.scope == "task" else state.tasks[0]
+    for _ in range(60):
+        clock.advance(60.0)
+        task.trials += 32
+        task.batches += 1
+        if improving:
+            task.best_s, task.last_gain_trial = 1e-3 * (1 + 100 / task.trials), task.trials
+        else:
+            task.errors["run"] = task.errors.get("run", 0) + 32
+            assert math.isinf(task.best_s)
+        task.curve.append((task.trials, clock.now(), task.best_s))
+        if piece.scope == "run":
+            state.trials += 32
+        yield piece.stop(state, clock), piece.stop(state, clock)

@@ -1,0 +1,124 @@
+"""What every store must do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tt_spec.types import ERRORS, Measurement
+
+__all__ = ["StoreContract"]
+
+
+class StoreContract:
+    """Subclass it and override `piece`."""
+
+    @pytest.fixture
+    def piece(self) -> Any:
+        """An empty store."""
+        raise NotImplementedError("override the fixture `piece`")
+
+    def test_an_empty_store_has_nothing(self, piece: Any) -> None:
+        assert list(piece.query()) == []
+        assert piece.best("nothing") is None
+        piece.append([])
+        assert list(piece.query()) == [], "appending nothing adds nothing"
+
+    def test_gives_back_what_was_appended(self, piece: Any) -> None:
+        given = [_valid(0), *_failures(), _valid(9, seconds=(1e-9, 3.25, 0.1 + 0.2))]
+        piece.append(given)
+        found = list(piece.query())
+        assert len(found) == len(given), f"{len(given)} were appended, {len(found)} came back (failures are data)"
+        for a, b in zip(given, found, strict=True):
+            assert a == b, f"a measurement must come back as it was: {a} became {b}"
+
+    def test_keeps_the_order_of_arrival(self, piece: Any) -> None:
+        given = [_valid(i, at=100.0 - i) for i in (3, 1, 2)]
+        piece.append(given[:2])
+        piece.append(given[2:])
+        assert [m.config for m in piece.query()] == [m.config for m in given], "query is in the order of arrival"
+
+    def test_is_append_only(self, piece: Any) -> None:
+        a, b = _valid(1, seconds=(1.0,), at=1.0), _valid(1, seconds=(2.0,), at=2.0)
+        piece.append([a])
+        piece.append([b])
+        assert list(piece.query()) == [a, b], "one row measured twice is two measurements"
+
+    def test_filters(self, piece: Any) -> None:
+        given = [
+            _valid(0, task="t1", space="s1", device="d1"),
+            _valid(1, task="t1", space="s2", device="d1"),
+            _valid(2, task="t2", space="s1", device="d2"),
+        ]
+        piece.append(given)
+        for wanted, rows in (
+            ({"task_key": "t1"}, [0, 1]),
+            ({"space_key": "s1"}, [0, 2]),
+            ({"device": "d2"}, [2]),
+            ({"task_key": "t1", "space_key": "s1", "device": "d1"}, [0]),
+            ({"task_key": "t1", "device": "d2"}, []),
+            ({"task_key": "T1"}, []),
+        ):
+            found = [m.config[0] for m in piece.query(**wanted)]
+            assert found == rows, f"query({wanted}) must give rows {rows}, got {found}"
+
+    def test_best_is_the_lowest_median(self, piece: Any) -> None:
+        piece.append([*_failures(), _valid(1, seconds=(1e-3, 9e-3, 9e-3)), _valid(2, seconds=(5e-3, 5e-3, 5e-3))])
+        piece.append([_valid(3, seconds=(6e-3,)), _valid(4, task="other", seconds=(1e-6,))])
+        piece.append([_valid(5, device="d2", seconds=(4e-3,))])
+        for device, row in (("d1", 2), ("d2", 5), (None, 5), ("d3", None)):
+            best = piece.best("t1", device)
+            got = None if best is None else best.config[0]
+            assert got == row, f"best of device {device!r} must be row {row} (median of the timed runs), got {got}"
+
+    def test_failures_have_no_best(self, piece: Any) -> None:
+        piece.append(_failures())
+        assert piece.best("t1") is None, "a failed candidate is never the best"
+
+    def test_runs_have_ids(self, piece: Any) -> None:
+        info = {"seed": 1, "recipe": {"searcher": "random"}, "versions": {"tvm": "0"}, "device": "d1", "started": 1.5}
+        one, two = piece.begin_run(info), piece.begin_run({})
+        assert isinstance(one, str) and one and isinstance(two, str), "begin_run returns the run's id as text"
+        assert one != two, "every run has an id of its own"
+        piece.append([_valid(0, run=one)])
+        piece.end_run(one, "every task is finished")
+        piece.end_run(two, "failed: OSError: disk full")
+        assert [m.run_id for m in piece.query()] == [one], "a measurement keeps its run"
+
+    def test_closes(self, piece: Any) -> None:
+        piece.append([_valid(0)])
+        piece.close()
+
+
+def _valid(
+    row: int,
+    task: str = "t1",
+    space: str = "s1",
+    device: str = "d1",
+    seconds: tuple[float, ...] = (1e-3, 2e-3),
+    at: float = 1.7e9,
+    run: str = "",
+) -> Measurement:
+    return Measurement(
+        task,
+        space,
+        (row, 0, 3),
+        {"tile": (2, 4, 8), "unroll": 16, "layout": "packed \N{SNOWMAN}", "on": True, "scale": 0.5},
+        seconds,
+        runs=len(seconds) + 1,
+        why="two runs agree",
+        cost={"build": 0.25, "run": 0.125},
+        origin="random",
+        device=device,
+        versions={"tvm": "0.27"},
+        at=at,
+        run_id=run,
+    )
+
+
+def _failures() -> list[Measurement]:
+    return [
+        Measurement("t1", "s1", (20 + i, 1, 1), error=e, why=f"why {e}\nline two", device="d1")
+        for i, e in enumerate(ERRORS)
+    ]

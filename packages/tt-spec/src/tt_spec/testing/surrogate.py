@@ -1,0 +1,114 @@
+"""What every cost model must do."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tt_spec.pieces.synthetic import SyntheticMeasurer, synthetic_task
+from tt_spec.rng import draw
+from tt_spec.testing.examples import mixed_task, statements, wide_task
+from tt_spec.types import Group, Prediction, Statements, Task, labels
+
+__all__ = ["SurrogateContract"]
+
+
+class SurrogateContract:
+    """Subclass it and override `piece`."""
+
+    @pytest.fixture
+    def piece(self) -> Any:
+        """A fresh model with small options: few trees, few epochs."""
+        raise NotImplementedError("override the fixture `piece`")
+
+    def test_declares_what_it_reads(self, piece: Any) -> None:
+        assert piece.inputs in ("knobs", "statements"), f"inputs must be knobs or statements, got {piece.inputs!r}"
+        assert isinstance(piece.shared, bool), f"shared must be a bool, got {piece.shared!r}"
+
+    def test_predicts_one_finite_label_per_row(self, piece: Any) -> None:
+        for task in (wide_task(), mixed_task()):
+            model = copy.deepcopy(piece)
+            model.fit([_group(piece, task, 30)], np.random.default_rng(0))
+            for n in (1, 17):
+                _check(model, task, _group(piece, task, n, seed=5)[1], n)
+
+    def test_can_be_fitted_again_with_more(self, piece: Any) -> None:
+        task = mixed_task()
+        for n in (3, 10, 25):
+            piece.fit([_group(piece, task, n)], np.random.default_rng(n))
+            _check(piece, task, _group(piece, task, 9, seed=5)[1], 9)
+
+    def test_can_be_fitted_on_nothing_and_on_little(self, piece: Any) -> None:
+        task = mixed_task()
+        X = _group(piece, task, 9, seed=5)[1]
+        one, failed = _group(piece, task, 1), _group(piece, task, 12)
+        empty = (task, one[1][:0], one[2][:0])
+        flat = (task, failed[1], np.ones(12))
+        for groups in ([], [empty], [one], [(task, failed[1], np.zeros(12))], [flat]):
+            model = copy.deepcopy(piece)
+            model.fit(groups, np.random.default_rng(0))
+            _check(model, task, X, 9)
+
+    def test_same_rng_same_prediction(self, piece: Any) -> None:
+        task, twin = mixed_task(), copy.deepcopy(piece)
+        X = _group(piece, task, 9, seed=5)[1]
+        out = []
+        for model in (piece, twin):
+            model.fit([_group(piece, task, 30)], np.random.default_rng(3))
+            out.append((model.predict(task, X), model.predict(task, X)))
+        (a, again), (b, _) = out
+        assert np.array_equal(a.mean, again.mean), "predicting twice must give the same"
+        assert np.allclose(a.mean, b.mean, rtol=1e-6) and np.allclose(a.std, b.std, rtol=1e-6), (
+            "same data and rng must give the same model: draw from the rng argument only"
+        )
+
+    def test_leaves_the_data_alone(self, piece: Any) -> None:
+        task = mixed_task()
+        group, before = _group(piece, task, 20), _group(piece, task, 20)
+        piece.fit([group], np.random.default_rng(0))
+        piece.predict(task, group[1])
+        assert np.array_equal(group[2], before[2]), "labels are an argument and must not be changed"
+        for a, b in zip(_arrays(group[1]), _arrays(before[1]), strict=True):
+            assert np.array_equal(a, b), "features are an argument and must not be changed"
+
+    def test_a_shared_model_learns_from_several_tasks(self, piece: Any) -> None:
+        if not piece.shared:
+            return
+        tasks = (wide_task(), mixed_task(), synthetic_task("other", knobs=3))
+        piece.fit([_group(piece, t, 12) for t in tasks], np.random.default_rng(0))
+        for task in tasks:
+            _check(piece, task, _group(piece, task, 5, seed=5)[1], 5)
+
+    def test_a_higher_mean_never_scores_lower(self, piece: Any) -> None:
+        task = wide_task()
+        piece.fit([_group(piece, task, 30)], np.random.default_rng(0))
+        for std in (0.0, 0.1):
+            scores = piece.score(Prediction(np.linspace(0.1, 1.0, 10), np.full(10, std)), 1.0)
+            assert np.shape(scores) == (10,) and np.isfinite(scores).all(), "one finite score per row"
+            assert (np.diff(scores) >= -1e-9).all(), f"at equal doubt ({std}) a higher mean must not score lower"
+
+
+def _group(piece: Any, task: Task, n: int, seed: int = 0) -> Group:
+    rng = np.random.default_rng([seed, n])
+    codes = draw(task.space, set(), n, rng)
+    y = labels(np.where(np.arange(n) % 7 == 3, np.inf, SyntheticMeasurer().seconds(task, codes)))
+    return task, (task.space.encode(codes) if piece.inputs == "knobs" else statements(n, rng)), y
+
+
+def _arrays(X: Any) -> tuple[np.ndarray, ...]:
+    return (X.values, X.offsets, X.operator) if isinstance(X, Statements) else (X,)
+
+
+def _check(model: Any, task: Task, X: Any, n: int) -> None:
+    p = model.predict(task, X)
+    assert isinstance(p, Prediction), f"predict returns a Prediction, got {type(p).__name__}"
+    for what, values in (("mean", p.mean), ("std", p.std)):
+        assert np.shape(values) == (n,), f"{what} must be ({n},), got {np.shape(values)}"
+        assert np.isfinite(values).all(), f"{what} must be finite"
+    assert (p.std >= 0).all(), "std must not be negative"
+    scores = model.score(p, 1.0)
+    assert np.shape(scores) == (n,), f"score must be ({n},), got {np.shape(scores)}"
+    assert np.isfinite(scores).all(), "scores must be finite"

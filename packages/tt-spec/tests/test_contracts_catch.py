@@ -1,0 +1,658 @@
+"""Contracts pass good pieces and catch broken ones."""
+
+import copy
+import math
+import threading
+
+import numpy as np
+import pytest
+from tt_spec import Plugins, Prediction, Proposal, Realised, Selection, Slot, Timing, draw
+from tt_spec.pieces.memory_store import MemoryStore
+from tt_spec.pieces.null_surrogate import NullSurrogate
+from tt_spec.pieces.once_evaluator import OnceEvaluator
+from tt_spec.pieces.random_searcher import RandomSearcher
+from tt_spec.pieces.sequential_scheduler import SequentialScheduler
+from tt_spec.pieces.synthetic import SyntheticMeasurer
+from tt_spec.pieces.top_sampler import TopSampler
+from tt_spec.pieces.trials_stopper import TrialsStopper
+from tt_spec.testing import CONTRACTS, SearcherContract, cases, check, contract_for
+
+TRIVIAL = {
+    "evaluator": OnceEvaluator,
+    "measurer": SyntheticMeasurer,
+    "surrogate": NullSurrogate,
+    "searcher": RandomSearcher,
+    "sampler": TopSampler,
+    "scheduler": SequentialScheduler,
+    "stopper": TrialsStopper,
+    "store": MemoryStore,
+}
+
+
+@pytest.mark.parametrize(("role", "test"), [(r, t) for r in CONTRACTS for t in cases(contract_for(r))])
+def test_the_trivial_piece_passes(role, test):
+    check(role, TRIVIAL[role], only=test)
+
+
+class TestAsAPluginAuthorWouldWriteIt(SearcherContract):
+    @pytest.fixture
+    def piece(self):
+        return RandomSearcher()
+
+
+class NotCanonical(RandomSearcher):
+    """Leaves inactive knobs as drawn."""
+
+    def propose(self, ctx, n):
+        codes = ctx.rng.integers(0, ctx.space.shape, size=(8 * n, len(ctx.space.knobs)))
+        codes = codes[ctx.space.allowed(codes) & ctx.fresh(codes)][:n]
+        return Proposal(codes, np.zeros(len(codes)))
+
+
+class NotAllowed(RandomSearcher):
+    """Ignores the space's limits."""
+
+    def propose(self, ctx, n):
+        codes = ctx.space.canonical(ctx.rng.integers(0, ctx.space.shape, size=(8 * n, len(ctx.space.knobs))))
+        codes = codes[ctx.fresh(codes)][:n]
+        return Proposal(codes, np.zeros(len(codes)))
+
+
+class Repeats(RandomSearcher):
+    """Draws with replacement."""
+
+    def propose(self, ctx, n):
+        codes = draw(ctx.space, ctx.seen, n, ctx.rng)
+        codes = codes[ctx.rng.integers(0, len(codes), size=n)] if len(codes) else codes
+        return Proposal(codes, np.zeros(len(codes)))
+
+
+class Stale(RandomSearcher):
+    """Proposes what was measured."""
+
+    def propose(self, ctx, n):
+        codes = np.unique(ctx.space.sample(n, ctx.rng), axis=0)
+        if len(ctx.rows):
+            codes = np.unique(np.concatenate([codes, ctx.rows[:1]]), axis=0)
+        return Proposal(codes, np.zeros(len(codes)))
+
+
+class AsksPending(RandomSearcher):
+    """Forgets what was asked and not told."""
+
+    def propose(self, ctx, n):
+        codes = draw(ctx.space, {r.tobytes() for r in ctx.rows}, n, ctx.rng)
+        codes = np.unique(np.concatenate([codes, ctx.pending]), axis=0)
+        return Proposal(codes, np.zeros(len(codes)))
+
+
+class OwnRandomness(RandomSearcher):
+    """Draws from the system's entropy."""
+
+    def propose(self, ctx, n):
+        codes = draw(ctx.space, ctx.seen, n, np.random.default_rng())
+        return Proposal(codes, np.zeros(len(codes)))
+
+
+class NeedsAModel(RandomSearcher):
+    """Cannot start without scores."""
+
+    def propose(self, ctx, n):
+        p = super().propose(ctx, n)
+        return Proposal(p.codes, p.scores / np.ptp(ctx.y))
+
+
+class NeedsSuccess(RandomSearcher):
+    """Walks from the best row, which is missing when all failed."""
+
+    def propose(self, ctx, n):
+        if len(ctx.rows):
+            [i for i, y in enumerate(ctx.y) if y > 0][0]  # noqa: RUF015
+        return super().propose(ctx, n)
+
+
+class Misaligned(RandomSearcher):
+    def propose(self, ctx, n):
+        p = super().propose(ctx, n)
+        return Proposal(p.codes, np.zeros(n + 1))
+
+
+class NotFinite(RandomSearcher):
+    def propose(self, ctx, n):
+        p = super().propose(ctx, n)
+        return Proposal(p.codes, np.full(len(p.codes), -np.inf))
+
+
+class OnlyPlain(RandomSearcher):
+    """Takes every knob for a number."""
+
+    def propose(self, ctx, n):
+        [float(k.choices[0]) for k in ctx.space.knobs]
+        return super().propose(ctx, n)
+
+
+class ChangesLabels(RandomSearcher):
+    def propose(self, ctx, n):
+        ctx.y *= 0.5
+        return super().propose(ctx, n)
+
+
+class Lazy(RandomSearcher):
+    def propose(self, ctx, n):
+        return super().propose(ctx, 0)
+
+
+class Chatty(RandomSearcher):
+    def propose(self, ctx, n):
+        p = super().propose(ctx, n)
+        return Proposal(p.codes, p.scores, 0.0, {"space": object()})
+
+
+class Greedy(RandomSearcher):
+    def propose(self, ctx, n):
+        p = super().propose(ctx, n)
+        return Proposal(p.codes, p.scores, 1.5)
+
+
+class ForgetsRounds(RandomSearcher):
+    """Keeps a list of its own and hands it over again."""
+
+    def propose(self, ctx, n):
+        if not hasattr(self, "rows_"):
+            self.rows_ = super().propose(ctx, n)
+        return self.rows_
+
+
+class Sampled(TopSampler):
+    def __init__(self, change):
+        self.change = change
+
+    def select(self, ctx, proposal, n):
+        return Selection(self.change(ctx, proposal, n, super().select(ctx, proposal, n).codes))
+
+
+def _scaled(ctx, proposal, n, codes):
+    proposal.scores[:] = 0
+    return codes
+
+
+SAMPLERS = {
+    "not fresh": lambda ctx, p, n, codes: p.codes[:n],
+    "too many": lambda ctx, p, n, codes: p.codes[ctx.fresh(p.codes)][: n + 1],
+    "repeats": lambda ctx, p, n, codes: np.repeat(codes[:1], n, axis=0),
+    "elsewhere": lambda ctx, p, n, codes: draw(ctx.space, ctx.seen, n, ctx.rng),
+    "own randomness": lambda ctx, p, n, codes: codes[np.random.default_rng().permutation(len(codes))],
+    "none": lambda ctx, p, n, codes: codes[:0],
+    "fails on none": lambda ctx, p, n, codes: codes if len(p.codes) else codes[p.scores.argmax()],
+    "fails on n = 0": lambda ctx, p, n, codes: codes[:: max(1, len(codes) // n)],
+    "changes scores": _scaled,
+    "one dimension": lambda ctx, p, n, codes: codes[0] if len(codes) else codes,
+}
+
+
+class Model(NullSurrogate):
+    """The null model with one thing replaced."""
+
+    def __init__(self, **what):
+        self.__dict__.update(what)
+
+    def fit(self, groups, rng):
+        super().fit(groups, rng)
+        getattr(self, "fitting", lambda groups, rng: None)(groups, rng)
+
+    def predict(self, task, X):
+        p = super().predict(task, X)
+        return getattr(self, "predicting", lambda X, p: p)(X, p)
+
+    def score(self, prediction, best):
+        return getattr(self, "scoring", lambda p: p.mean)(prediction)
+
+
+def _sorts(groups, rng):
+    for _, _, y in groups:
+        y.sort()
+
+
+def _divides(groups, rng):
+    if not groups or any(np.ptp(y) == 0 for _, _, y in groups if len(y)):
+        raise ZeroDivisionError
+
+
+def _one_width(groups, rng):
+    np.concatenate([X for _, X, _ in groups] or [np.zeros(0)])
+
+
+SURROGATES = {
+    "reads pictures": Model(inputs="pictures"),
+    "shared?": Model(shared=None),
+    "one number": Model(predicting=lambda X, p: Prediction(np.array(0.5), np.array(0.0))),
+    "negative doubt": Model(predicting=lambda X, p: Prediction(p.mean, p.std - 1.0)),
+    "NaN": Model(predicting=lambda X, p: Prediction(p.mean * np.nan, p.std)),
+    "two columns": Model(predicting=lambda X, p: Prediction(np.zeros((len(X), 2)), p.std)),
+    "own randomness": Model(predicting=lambda X, p: Prediction(np.random.default_rng().random(len(X)), p.std)),
+    "sorts labels": Model(fitting=_sorts),
+    "needs spread": Model(fitting=_divides),
+    "lower is better": Model(scoring=lambda p: -p.mean),
+    "no scores": Model(scoring=lambda p: p.mean / p.std),
+    "one space": Model(shared=True, fitting=_one_width),
+}
+
+
+class Evaluates:
+    def __init__(self, evaluate):
+        self._evaluate = evaluate
+
+    def evaluate(self, run, bar, rng):
+        return self._evaluate(run, bar, rng)
+
+
+def _sums(run, bar, rng):
+    return Timing((run(4) * 4,), 4)
+
+
+def _undercounts(run, bar, rng):
+    run(3)
+    return Timing((run(1),), 1)
+
+
+def _greedy(run, bar, rng):
+    return Timing(tuple(run(100) for _ in range(10)), 1000)
+
+
+def _nothing(run, bar, rng):
+    run(1)
+    return Timing((), 1)
+
+
+def _invents(run, bar, rng):
+    run(1)
+    return Timing((1e-3, 1e-3), 2)
+
+
+def _swallows(run, bar, rng):
+    try:
+        return Timing((run(1),), 1)
+    except RuntimeError:
+        return Timing((1.0,), 1)
+
+
+def _gives_up(run, bar, rng):
+    first = run(1)
+    return Timing((first if first < bar.incumbent_s else math.inf,), 1)
+
+
+def _entropy(run, bar, rng):
+    return Timing((run(1) * np.random.default_rng().uniform(0.9, 1.1),), 1)
+
+
+class Opened:
+    """Holds what cannot be pickled."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+
+    def __deepcopy__(self, memo):
+        return Opened()
+
+    def evaluate(self, run, bar, rng):
+        return Timing((run(1),), 1)
+
+
+EVALUATORS = {
+    "sums": Evaluates(_sums),
+    "undercounts": Evaluates(_undercounts),
+    "no cap": Evaluates(_greedy),
+    "no timing": Evaluates(_nothing),
+    "invents": Evaluates(_invents),
+    "swallows": Evaluates(_swallows),
+    "infinite": Evaluates(_gives_up),
+    "own randomness": Evaluates(_entropy),
+    "unpicklable": Opened(),
+}
+
+
+class DropsFailures(SyntheticMeasurer):
+    def measure(self, task, codes, bar):
+        return (m for m in super().measure(task, codes, bar) if m.error is None)
+
+
+class Raises(SyntheticMeasurer):
+    def measure(self, task, codes, bar):
+        for row in codes:
+            task.space.decode(row)
+            yield from super().measure(task, row[None], bar)
+
+
+class OneAtATime(SyntheticMeasurer):
+    """Breaks when a batch is abandoned."""
+
+    busy = False
+
+    def measure(self, task, codes, bar):
+        if self.busy:
+            raise RuntimeError("busy")
+        self.busy = True
+        yield from super().measure(task, codes, bar)
+        self.busy = False
+
+
+class ClosesOnce(SyntheticMeasurer):
+    closed = False
+
+    def close(self):
+        if self.closed:
+            raise OSError("closed already")
+        self.closed = True
+
+
+class Rounds(SyntheticMeasurer):
+    """Reads a row back as another each time."""
+
+    def realise(self, task, codes):
+        return Realised((codes + 1) % task.space.shape, (None,) * len(codes))
+
+
+class Silent(SyntheticMeasurer):
+    def realise(self, task, codes):
+        return Realised(codes, ())
+
+
+class Padded(SyntheticMeasurer):
+    """Features of rows that have none."""
+
+    def features(self, task, codes):
+        found, ok = super().features(task, codes)
+        return found, ok & (np.arange(len(ok)) > 0)
+
+
+class Listed(SyntheticMeasurer):
+    """Measures all before it yields."""
+
+    def measure(self, task, codes, bar):
+        return iter(list(super().measure(task, codes, bar)))
+
+
+class Scheduled:
+    """A scheduler from a function."""
+
+    def __init__(self, choose):
+        self.choose, self.n = choose, 0
+
+    def next(self, states, clock):
+        self.n += 1
+        left = [i for i, s in enumerate(states) if s.finished is None]
+        return self.choose(self.n, left, states) if left else None
+
+
+def _changes(n, left, states):
+    states[left[0]].curve.append((0, 0.0, 1.0))
+    return Slot(left[0])
+
+
+SCHEDULERS = {
+    "finished tasks": Scheduled(lambda n, left, s: Slot(n % len(s))),
+    "first only": Scheduled(lambda n, left, s: Slot(0) if 0 in left else None),
+    "gives up": Scheduled(lambda n, left, s: Slot(left[0]) if n < 3 else None),
+    "no trials": Scheduled(lambda n, left, s: Slot(left[0], trials=0)),
+    "no seconds": Scheduled(lambda n, left, s: Slot(left[0], seconds=0.0)),
+    "infinite gain": Scheduled(lambda n, left, s: Slot(left[0], gain_s=1e-3 - s[left[0]].best_s)),
+    "entropy": Scheduled(lambda n, left, s: Slot(int(np.random.default_rng().choice(left)))),
+    "a number": Scheduled(lambda n, left, s: left[0]),
+    "changes states": Scheduled(_changes),
+    "counts restored": Scheduled(
+        lambda n, left, s: next((Slot(i) for i in left if s[i].trials + s[i].restored < 400), None)
+    ),
+}
+
+
+class NeverNone:
+    def next(self, states, clock):
+        return Slot(0)
+
+
+class Stops:
+    def __init__(self, stop, scope="task"):
+        self._stop, self.scope, self.n = stop, scope, 0
+
+    def stop(self, state, clock):
+        self.n += 1
+        return self._stop(self, state)
+
+
+class NoRoom(TrialsStopper):
+    def room(self, state):
+        return 0
+
+
+class LessRoom(TrialsStopper):
+    def room(self, state):
+        return 10 + state.trials
+
+
+STOPPERS = {
+    "at once": Stops(lambda me, s: "now"),
+    "on restored": Stops(lambda me, s: "enough" if s.trials + s.restored > 1000 else None),
+    "counts its calls": Stops(lambda me, s: "enough" if me.n > 30 and me.n % 2 == 0 else None),
+    "true": Stops(lambda me, s: s.trials > 100),
+    "empty": Stops(lambda me, s: "" if s.trials > 100 else None),
+    "scope": Stops(lambda me, s: None, scope="world"),
+    "fails on failures": Stops(lambda me, s: None if not s.trials else f"{int(s.best_s)}"),
+    "changes": Stops(lambda me, s: s.errors.update(seen=1)),
+    "no room": NoRoom(),
+    "growing room": LessRoom(),
+}
+
+
+class ValidOnly(MemoryStore):
+    def append(self, batch):
+        super().append([m for m in batch if m.error is None])
+
+
+class LatestOnly(MemoryStore):
+    def append(self, batch):
+        for m in batch:
+            self._all = [x for x in self._all if x.config != m.config] + [m]
+
+
+class Newest(MemoryStore):
+    def query(self, task_key=None, space_key=None, device=None):
+        return list(super().query(task_key, space_key, device))[::-1]
+
+
+class Minimum(MemoryStore):
+    def best(self, task_key, device=None):
+        valid = [m for m in self.query(task_key, device=device) if m.error is None]
+        return min(valid, key=lambda m: min(m.seconds), default=None)
+
+
+class AnyDevice(MemoryStore):
+    def query(self, task_key=None, space_key=None, device=None):
+        return super().query(task_key, space_key)
+
+
+class Listy(MemoryStore):
+    """Tuples become lists, as in plain JSON."""
+
+    def append(self, batch):
+        import dataclasses
+
+        plain = [{k: list(v) if isinstance(v, tuple) else v for k, v in m.knobs.items()} for m in batch]
+        super().append([dataclasses.replace(m, knobs=k) for m, k in zip(batch, plain, strict=True)])
+
+
+class OneRun(MemoryStore):
+    def begin_run(self, info):
+        return "run"
+
+
+class BestOfFailures(MemoryStore):
+    def best(self, task_key, device=None):
+        return min(self.query(task_key, device=device), key=lambda m: m.latency_s, default=None)
+
+
+BROKEN = [
+    *[
+        ("searcher", c.__name__, c)
+        for c in (
+            NotCanonical,
+            NotAllowed,
+            Repeats,
+            Stale,
+            AsksPending,
+            OwnRandomness,
+            NeedsAModel,
+            NeedsSuccess,
+            Misaligned,
+            NotFinite,
+            OnlyPlain,
+            ChangesLabels,
+            Lazy,
+            Chatty,
+            Greedy,
+            ForgetsRounds,
+        )
+    ],
+    *[("sampler", n, lambda c=c: Sampled(c)) for n, c in SAMPLERS.items()],
+    *[("surrogate", n, lambda m=m: copy.deepcopy(m)) for n, m in SURROGATES.items()],
+    *[("evaluator", n, lambda e=e: e) for n, e in EVALUATORS.items()],
+    *[
+        ("measurer", c.__name__, c)
+        for c in (DropsFailures, Raises, OneAtATime, ClosesOnce, Rounds, Silent, Padded, Listed)
+    ],
+    *[("scheduler", n, lambda s=s: Scheduled(s.choose)) for n, s in SCHEDULERS.items()],
+    ("scheduler", "never none", NeverNone),
+    *[("stopper", n, lambda s=s: s) for n, s in STOPPERS.items()],
+    *[
+        ("store", c.__name__, c)
+        for c in (ValidOnly, LatestOnly, Newest, Minimum, AnyDevice, Listy, OneRun, BestOfFailures)
+    ],
+]
+
+
+CAUGHT_BY = {
+    ("searcher", "NotCanonical"): "proposes_distinct_fresh_canonical_allowed_rows",
+    ("searcher", "NotAllowed"): "proposes_distinct_fresh_canonical_allowed_rows",
+    ("searcher", "Repeats"): "proposes_distinct_fresh_canonical_allowed_rows",
+    ("searcher", "Stale"): "proposes_distinct_fresh_canonical_allowed_rows",
+    ("searcher", "AsksPending"): "proposes_distinct_fresh_canonical_allowed_rows",
+    ("searcher", "OwnRandomness"): "same_rng_same_proposal",
+    ("searcher", "NeedsAModel"): "works_before_any_model_is_fitted",
+    ("searcher", "NeedsSuccess"): "works_when_every_row_failed",
+    ("searcher", "Misaligned"): "proposes_distinct_fresh_canonical_allowed_rows",
+    ("searcher", "NotFinite"): "proposes_distinct_fresh_canonical_allowed_rows",
+    ("searcher", "OnlyPlain"): "proposes_distinct_fresh_canonical_allowed_rows",
+    ("searcher", "ChangesLabels"): "leaves_the_context_alone",
+    ("searcher", "Lazy"): "proposes_distinct_fresh_canonical_allowed_rows",
+    ("searcher", "Chatty"): "proposes_distinct_fresh_canonical_allowed_rows",
+    ("searcher", "Greedy"): "proposes_distinct_fresh_canonical_allowed_rows",
+    ("searcher", "ForgetsRounds"): "works_when_every_row_failed",
+    ("sampler", "not fresh"): "never_selects_a_row_that_is_no_longer_fresh",
+    ("sampler", "too many"): "selects_distinct_fresh_rows_of_the_proposal",
+    ("sampler", "repeats"): "selects_distinct_fresh_rows_of_the_proposal",
+    ("sampler", "elsewhere"): "selects_distinct_fresh_rows_of_the_proposal",
+    ("sampler", "own randomness"): "same_rng_same_selection",
+    ("sampler", "none"): "selects_distinct_fresh_rows_of_the_proposal",
+    ("sampler", "fails on none"): "selects_none_of_none",
+    ("sampler", "fails on n = 0"): "selects_none_of_none",
+    ("sampler", "changes scores"): "leaves_the_arguments_alone",
+    ("sampler", "one dimension"): "selects_distinct_fresh_rows_of_the_proposal",
+    ("surrogate", "reads pictures"): "declares_what_it_reads",
+    ("surrogate", "shared?"): "declares_what_it_reads",
+    ("surrogate", "one number"): "predicts_one_finite_label_per_row",
+    ("surrogate", "negative doubt"): "predicts_one_finite_label_per_row",
+    ("surrogate", "NaN"): "predicts_one_finite_label_per_row",
+    ("surrogate", "two columns"): "predicts_one_finite_label_per_row",
+    ("surrogate", "own randomness"): "same_rng_same_prediction",
+    ("surrogate", "sorts labels"): "leaves_the_data_alone",
+    ("surrogate", "needs spread"): "can_be_fitted_on_nothing_and_on_little",
+    ("surrogate", "lower is better"): "a_higher_mean_never_scores_lower",
+    ("surrogate", "no scores"): "can_be_fitted_on_nothing_and_on_little",
+    ("surrogate", "one space"): "a_shared_model_learns_from_several_tasks",
+    ("evaluator", "sums"): "times_what_ran",
+    ("evaluator", "undercounts"): "counts_every_execution",
+    ("evaluator", "no cap"): "stays_within_the_time_allowed",
+    ("evaluator", "no timing"): "times_what_ran",
+    ("evaluator", "invents"): "times_what_ran",
+    ("evaluator", "swallows"): "a_failing_run_is_not_swallowed",
+    ("evaluator", "infinite"): "times_what_ran",
+    ("evaluator", "own randomness"): "same_rng_same_timing",
+    ("evaluator", "unpicklable"): "travels_to_a_worker",
+    ("measurer", "DropsFailures"): "a_hard_row_is_a_measurement",
+    ("measurer", "Raises"): "a_hard_row_is_a_measurement",
+    ("measurer", "OneAtATime"): "closing_early_leaves_it_usable",
+    ("measurer", "ClosesOnce"): "closes_twice",
+    ("measurer", "Rounds"): "realise_reads_rows_back",
+    ("measurer", "Silent"): "yields_one_measurement_per_row",
+    ("measurer", "Padded"): "features_are_aligned",
+    ("measurer", "Listed"): "closing_early_leaves_it_usable",
+    ("scheduler", "finished tasks"): "never_chooses_a_finished_task",
+    ("scheduler", "first only"): "gives_every_task_a_slot_and_ends",
+    ("scheduler", "gives up"): "gives_every_task_a_slot_and_ends",
+    ("scheduler", "no trials"): "gives_every_task_a_slot_and_ends",
+    ("scheduler", "no seconds"): "gives_every_task_a_slot_and_ends",
+    ("scheduler", "infinite gain"): "gives_every_task_a_slot_and_ends",
+    ("scheduler", "entropy"): "same_states_same_slots",
+    ("scheduler", "a number"): "gives_every_task_a_slot_and_ends",
+    ("scheduler", "changes states"): "leaves_the_states_alone",
+    ("scheduler", "counts restored"): "works_with_one_task_and_with_restored_ones",
+    ("scheduler", "never none"): "gives_every_task_a_slot_and_ends",
+    ("stopper", "at once"): "does_not_stop_at_once",
+    ("stopper", "on restored"): "does_not_stop_at_once",
+    ("stopper", "counts its calls"): "asking_twice_changes_nothing",
+    ("stopper", "true"): "does_not_stop_at_once",
+    ("stopper", "empty"): "gives_a_reason_or_none",
+    ("stopper", "scope"): "declares_its_scope",
+    ("stopper", "fails on failures"): "gives_a_reason_or_none",
+    ("stopper", "changes"): "leaves_the_state_alone",
+    ("stopper", "no room"): "room_is_a_number_of_rows",
+    ("stopper", "growing room"): "room_is_a_number_of_rows",
+    ("store", "ValidOnly"): "gives_back_what_was_appended",
+    ("store", "LatestOnly"): "is_append_only",
+    ("store", "Newest"): "gives_back_what_was_appended",
+    ("store", "Minimum"): "best_is_the_lowest_median",
+    ("store", "AnyDevice"): "filters",
+    ("store", "Listy"): "gives_back_what_was_appended",
+    ("store", "OneRun"): "runs_have_ids",
+    ("store", "BestOfFailures"): "failures_have_no_best",
+}
+"""The test that must catch it."""
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize(("role", "name", "factory"), BROKEN, ids=[f"{r}-{n}" for r, n, _ in BROKEN])
+def test_a_broken_piece_is_caught(role, name, factory):
+    with pytest.raises((Exception, pytest.fail.Exception)):
+        check(role, factory, only=f"test_{CAUGHT_BY[role, name]}")
+
+
+def test_a_searcher_that_never_ends_is_caught():
+    given_up = threading.Event()
+
+    class Endless(RandomSearcher):
+        def propose(self, ctx, n):
+            while not given_up.is_set():
+                p = super().propose(ctx, n)
+                if len(p.codes) == n:
+                    return p
+                given_up.wait(0.02)
+            raise TimeoutError
+
+        def __deepcopy__(self, memo):
+            return self
+
+    class Hasty(SearcherContract):
+        patience_s = 0.3
+
+    try:
+        with pytest.raises(pytest.fail.Exception, match="did not end within"):
+            check("searcher", Endless, contract=Hasty)
+    finally:
+        given_up.set()
+
+
+def test_a_contract_is_found_by_role():
+    assert contract_for("searcher") is SearcherContract
+    with pytest.raises(ValueError, match="did you mean 'searcher'"):
+        contract_for("sercher")
+    assert set(CONTRACTS) <= set(Plugins(installed=False).pieces)
+    assert all(len(cases(contract_for(r))) >= 5 for r in CONTRACTS)

@@ -1,0 +1,312 @@
+"""Ask and tell."""
+
+import numpy as np
+import pytest
+from tt_spec import Measurement, Pipeline, Prediction, Proposal, Realised, Selection, VirtualClock, draw
+from tt_spec.pieces.null_surrogate import NullSurrogate
+from tt_spec.pieces.random_searcher import RandomSearcher
+from tt_spec.pieces.synthetic import SyntheticMeasurer, synthetic_task
+from tt_spec.pieces.top_sampler import TopSampler
+from tt_spec.testing import mixed_task, tiny_task, wide_task
+
+
+class Half(RandomSearcher):
+    """Random rows and a wish for random ones."""
+
+    def __init__(self, share=0.5, many=1):
+        self.share, self.many, self.told, self.seen_by_tell = share, many, [], []
+
+    def propose(self, ctx, n):
+        self.ctx = ctx
+        codes = draw(ctx.space, ctx.seen, self.many * n, ctx.rng)
+        return Proposal(codes, np.arange(len(codes), dtype=float), self.share, {"mine": 1})
+
+    def tell(self, ctx, rows, y):
+        self.told.append((rows, y))
+        self.seen_by_tell.append(ctx.rng.random())
+
+
+class Recorder(NullSurrogate):
+    """Remembers what it was fitted on."""
+
+    def __init__(self, inputs="knobs", shared=False):
+        self.inputs, self.shared, self.fits, self.asked = inputs, shared, [], []
+
+    def fit(self, groups, rng):
+        super().fit(groups, rng)
+        self.fits.append([(t.key, len(X), len(y)) for t, X, y in groups])
+
+    def predict(self, task, X):
+        self.asked.append(len(X))
+        return Prediction(np.linspace(0, 1, len(X)), np.zeros(len(X)))
+
+
+class Fake(SyntheticMeasurer):
+    """Programs of which some are another row's and some do not exist; counts what it realised."""
+
+    def __init__(self, refuse=lambda row: False, becomes=lambda row: row, **options):
+        super().__init__(**options)
+        self.refuse, self.becomes, self.realised, self.featured = refuse, becomes, 0, 0
+
+    def realise(self, task, codes):
+        self.realised += len(codes)
+        out = np.stack([self.becomes(r.copy()) for r in codes])
+        return Realised(out, tuple("refused on the way" if self.refuse(r) else None for r in codes))
+
+    def features(self, task, codes):
+        self.featured += len(codes)
+        return super().features(task, codes)
+
+
+def pipeline(task=None, searcher=None, surrogate=None, **options):
+    options.setdefault("clock", VirtualClock())
+    return Pipeline(task or wide_task(), surrogate or NullSurrogate(), searcher or Half(), TopSampler(), **options)
+
+
+def measure(p, codes, measurer=None):
+    return list((measurer or SyntheticMeasurer(noise=0)).measure(p.task, codes, None))
+
+
+def turn(p, n=8):
+    batch = p.ask(n)
+    p.tell(batch.id, measure(p, batch.codes))
+    return batch
+
+
+def test_first_batch_is_random_and_the_next_are_searched():
+    p = pipeline()
+    first, second = turn(p), turn(p)
+    assert set(first.origin) == {"random"} and np.isnan(first.predicted).all()
+    assert second.origin.count("search") == 4 and np.isfinite(second.predicted).all()
+    assert second.info["mine"] == 1 and second.info["proposed"] == 8
+
+
+@pytest.mark.parametrize(
+    ("share", "n", "places"), [(0.0, 8, 0), (0.05, 10, 1), (0.25, 10, 3), (0.5, 7, 4), (1.0, 8, 8), (7.0, 8, 8)]
+)
+def test_random_rows_fill_their_share_after_the_sampler(share, n, places):
+    p = pipeline(searcher=Half(share, many=4))
+    turn(p)
+    batch = turn(p, n)
+    assert batch.origin.count("random") == places and len(batch.codes) == n
+    assert batch.origin == ("search",) * (n - places) + ("random",) * places
+
+
+@pytest.mark.parametrize("task", [wide_task(), mixed_task(), tiny_task()], ids=lambda t: t.name)
+def test_no_row_is_asked_twice(task):
+    p, asked = pipeline(task), []
+    for _ in range(12):
+        batch = turn(p)
+        asked += [tuple(r) for r in batch.codes]
+        assert np.array_equal(task.space.canonical(batch.codes), batch.codes)
+        assert task.space.allowed(batch.codes).all()
+    assert len(asked) == len(set(asked)) == min(96, task.space.size)
+
+
+def test_a_sampler_that_repeats_itself_does_not_repeat_a_trial():
+    class Repeats:
+        def select(self, ctx, proposal, n):
+            return Selection(np.repeat(proposal.codes[:1], n, axis=0))
+
+    p = pipeline()
+    p.sampler = Repeats()
+    turn(p)
+    batch = turn(p)
+    assert len(np.unique(batch.codes, axis=0)) == len(batch.codes) == 8
+    assert batch.origin.count("search") == 1
+
+
+def test_rows_outside_the_space_are_not_asked():
+    class Wild(Half):
+        def propose(self, ctx, n):
+            return Proposal(np.full((n, 4), 99) + np.arange(n)[:, None], np.zeros(n))
+
+    p = pipeline(searcher=Wild())
+    turn(p)
+    assert set(turn(p).origin) == {"random"}
+
+
+def test_partial_tells():
+    p = pipeline(searcher=Half(0.0))
+    batch = p.ask(8)
+    results = measure(p, batch.codes)
+    p.tell(batch.id, results[:3])
+    assert len(p.rows) == 3
+    other = p.ask(8)
+    assert len(p.searcher.ctx.pending) == 5
+    assert not {tuple(r) for r in other.codes} & {tuple(r) for r in batch.codes}
+    p.tell(other.id, measure(p, other.codes[:1]))
+    p.tell(batch.id, [])
+    p.tell(batch.id, results[3:])
+    assert len(p.rows) == 9 and [len(r) for r, _ in p.searcher.told] == [3, 1, 5]
+
+
+def test_a_wrong_tell_changes_nothing():
+    p = pipeline()
+    one, two = p.ask(4), p.ask(4)
+    good, stranger = measure(p, one.codes), measure(p, two.codes)
+    for wrong in (stranger[:1], [good[0], stranger[0]], [good[0], good[0]]):
+        with pytest.raises(ValueError, match="tell each asked row once"):
+            p.tell(one.id, wrong)
+        assert len(p.rows) == 0
+    p.tell(one.id, good)
+    with pytest.raises(ValueError, match="tell each asked row once"):
+        p.tell(one.id, good[:1])
+    with pytest.raises(ValueError, match="at least one row"):
+        p.ask(0)
+
+
+def test_failures_are_told_as_label_zero(recwarn):
+    p = pipeline()
+    batch = p.ask(4)
+    p.tell(batch.id, [Measurement(p.task.key, p.space.key, tuple(r), error="build") for r in batch.codes.tolist()])
+    assert p.searcher.told[0][1].tolist() == [0, 0, 0, 0] and p.best_s == np.inf
+    assert set(turn(p).origin) == {"random"}, "nothing is searched before something worked"
+    assert p.searcher.told[1][1].max() == 1.0 and not recwarn.list
+    assert len(set(p.searcher.seen_by_tell)) == 2, "every tell has randomness of its own"
+
+
+def test_refused_rows_are_reported_and_others_take_their_place():
+    p = pipeline(mixed_task(), programs=Fake(refuse=lambda r: r[6] < 3))
+    batch = p.ask(16)
+    assert len(batch.codes) == 16 and len(batch.invalid) > 5
+    assert (batch.codes[:, 6] == 3).all() and (batch.invalid[:, 6] < 3).all()
+    assert p.why_invalid(batch.invalid[0]) == "refused on the way"
+    lost = [
+        Measurement(p.task.key, p.space.key, tuple(r), error="invalid", why="refused") for r in batch.invalid.tolist()
+    ]
+    p.tell(batch.id, lost)
+    assert p.errors()["invalid"] == len(lost) and not p.searcher.told
+    with pytest.raises(ValueError, match="tell each asked row once"):
+        p.tell(batch.id, lost[:1])
+    again = p.ask(16)
+    known = {tuple(r) for r in (*batch.codes, *batch.invalid)}
+    assert not known & {tuple(r) for r in (*again.codes, *again.invalid)}
+
+
+def test_a_backend_that_refuses_nearly_all_does_not_look_like_an_exhausted_space():
+    p = pipeline(programs=Fake(refuse=lambda r: r[0] != 3 or r[2] != 5))
+    for _ in range(8):
+        assert len(p.ask(1).codes) == 1
+
+
+def test_one_program_is_asked_once_however_many_rows_it_has():
+    def even(row):
+        row[0] -= row[0] % 2
+        row[1] = 0
+        return row
+
+    p, asked = pipeline(synthetic_task("few", knobs=2), programs=Fake(becomes=even)), []
+    for _ in range(4):
+        asked += [tuple(r) for r in turn(p, 2).codes]
+    assert sorted(asked) == [(0, 0), (2, 0), (4, 0), (6, 0)]
+    assert len(p.ask(2).codes) == 0, "all 64 rows are these four programs"
+
+
+def test_all_warm_rows_are_asked_once_and_first():
+    task = wide_task()
+    warm = draw(task.space, set(), 11, np.random.default_rng(0))
+    p = pipeline(task, warm=np.concatenate([warm, warm[:3], [[99, 0, 0, 0]]]))
+    first, second = turn(p), turn(p)
+    assert first.origin == ("warm",) * 8 and second.origin[:3] == ("warm",) * 3 and "warm" not in second.origin[3:]
+    assert np.array_equal(np.concatenate([first.codes, second.codes[:3]]), warm)
+    assert "warm" not in turn(p).origin
+
+
+def test_restored_rows_are_known_and_not_asked():
+    a = pipeline()
+    for _ in range(3):
+        turn(a)
+    told = [Measurement(a.task.key, a.space.key, tuple(r.tolist()), seconds=(s,)) for r, s in a.top(24)]
+    strangers = [Measurement("other", a.space.key, (0, 0, 0, 0), error="run")]
+    b = pipeline()
+    assert b.restore(told + strangers) == 24 and b.restore(told) == 0
+    assert b.best_s == a.best_s
+    batch = turn(b)
+    assert "search" in batch.origin, "what the store knows guides the first batch"
+    assert not {tuple(r) for r in batch.codes} & {tuple(r) for r in a.rows}
+    again = Measurement(a.task.key, a.space.key, told[0].config, error="wrong-result")
+    assert b.restore([again]) == 0 and b.best_s > a.best_s, "the latest verdict on a row counts"
+
+
+def test_a_disqualified_row_loses_its_time():
+    p = pipeline()
+    turn(p)
+    (row, _), (_, second) = p.top(2)
+    p.disqualify(row)
+    assert p.best_s == second and p.errors()["wrong-result"] == 1
+
+
+def test_a_shared_model_learns_from_its_peers():
+    model, peers = Recorder(shared=True), []
+    for task in (wide_task(), synthetic_task("other", knobs=3)):
+        peers.append(pipeline(task, surrogate=model, peers=peers))
+    for _ in range(2):
+        for p in peers:
+            turn(p)
+    keys = [[k for k, _, _ in fit] for fit in model.fits]
+    assert keys[-1] == [p.task.key for p in peers]
+    assert [n for _, n, _ in model.fits[-1]] == [16, 8]
+    alone = Recorder()
+    p = pipeline(surrogate=alone, peers=peers)
+    turn(p), turn(p)
+    assert [len(f) for f in alone.fits] == [1], "one task's model sees one task"
+
+
+def test_a_draft_guides_and_the_dear_model_verifies():
+    draft, dear, programs = Recorder(), Recorder("statements"), Fake()
+    p = pipeline(searcher=Half(0.0), surrogate=dear, draft=draft, programs=programs, verify=40)
+    turn(p)
+    programs.featured = 0
+    batch = turn(p)
+    assert len(draft.fits) == len(dear.fits) == 1
+    assert batch.info["proposed"] == 40 and len(batch.codes) == 8
+    assert programs.featured == 48, "features are made of 8 rows to learn from and 40 to rank, once each"
+    p.searcher.ctx.predict(batch.codes)
+    assert draft.asked[-1] == 8
+    assert dear.asked[0] == 40
+
+
+def test_models_that_cannot_work_are_refused():
+    with pytest.raises(ValueError, match="needs `programs`"):
+        pipeline(surrogate=Recorder("statements"))
+    with pytest.raises(ValueError, match="must read knobs"):
+        pipeline(draft=Recorder("statements"))
+
+
+def test_rows_without_features_rank_last():
+    class Some(Fake):
+        def features(self, task, codes):
+            found, _ = super().features(task, codes)
+            ok = codes[:, 0] % 2 == 0
+            return found[ok], ok
+
+    p = pipeline(surrogate=Recorder("statements"), programs=Some())
+    turn(p), turn(p)
+    codes = p.space.sample(20, np.random.default_rng(0))
+    odd = codes[:, 0] % 2 == 1
+    scores = p.searcher.ctx.score(codes)
+    assert scores[odd].max() < scores[~odd].min()
+    assert len(p.searcher.ctx.score(codes[:0])) == 0
+
+
+def test_a_curve_depends_on_the_seed_and_not_on_the_schedule():
+    def rows(seed, order):
+        tasks = {t.name: t for t in (wide_task(), mixed_task())}
+        pipes = {name: pipeline(t, Half(0.25), seed=seed) for name, t in tasks.items()}
+        for name in order:
+            turn(pipes[name])
+        return {name: p.rows.tolist() for name, p in pipes.items()}
+
+    together = rows(1, ["wide", "mixed"] * 3)
+    assert together == rows(1, ["wide"] * 3 + ["mixed"] * 3) == rows(1, ["mixed"] * 3 + ["wide"] * 3)
+    other = rows(2, ["wide", "mixed"] * 3)
+    assert other["wide"] != together["wide"] and other["mixed"] != together["mixed"]
+
+
+def test_training_data_stay_bounded():
+    p = pipeline(surrogate=Recorder())
+    p.FIT_ROWS = 20
+    for _ in range(6):
+        turn(p)
+    assert max(n for fit in p.surrogate.fits for _, n, _ in fit) <= 20

@@ -1,0 +1,20 @@
+"""What tt-surrogate offers; see `tt_spec.hooks`."""
+
+from __future__ import annotations
+
+from tt_spec.hooks import Entry, hookimpl
+
+__all__ = ["tt_surrogates"]
+
+
+@hookimpl
+def tt_surrogates() -> list[Entry]:
+    return [
+        Entry(
+            "xgb",
+            "tt_surrogate.xgb:XGB",
+            "gradient-boosted trees over knobs or statements, ranking or regression",
+            source="Chen and Guestrin 2016; AutoTVM 2018; Ansor 2020",
+            requires="tt-surrogate[xgboost]",
+        )
+    ]

@@ -1,0 +1,54 @@
+"""Every registered piece keeps its role's contract."""
+
+import functools
+import warnings
+
+import pytest
+from tt_spec import PluginError, Plugins
+from tt_spec.testing import CONTRACTS, SamplerContract, cases, check, contract_for, tiny_task
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # tests of the plug-ins report what is broken
+    PLUGINS = Plugins()
+
+# Options that make a piece small or buildable here; functions get tmp_path.
+OPTIONS = {
+    ("store", "sqlite"): lambda tmp_path: {"path": tmp_path / "tt.db"},
+    # two workers on a backend without a compiler, on a small task: its programs are pauses
+    ("measurer", "local"): lambda tmp_path: {"workers": 1, "lock": tmp_path / "lock"},
+}
+FIXTURES = {("measurer", "local"): {"task": tiny_task()}}
+
+
+class Synthesises(SamplerContract):
+    """For samplers that make rows of their own."""
+
+    subset = False
+
+
+SYNTHESISES = {"adaptive"}
+
+
+def entries():
+    for role in CONTRACTS:
+        for name in PLUGINS.names(role):
+            for test in cases(contract_for(role)):
+                yield pytest.param(role, name, test, id=f"{role}-{name}-{test.removeprefix('test_')}")
+
+
+@pytest.mark.parametrize(("role", "name", "test"), entries())
+def test_keeps_its_contract(role, name, test, tmp_path):
+    options = OPTIONS.get((role, name), lambda tmp_path: {})(tmp_path)
+    factory = functools.partial(PLUGINS.build, role, name, **options)
+    try:
+        factory()
+    except PluginError as e:
+        if "is not installed" not in str(e):
+            raise
+        pytest.skip(str(e))
+    contract = Synthesises if role == "sampler" and name in SYNTHESISES else None
+    check(role, factory, only=test, contract=contract, **FIXTURES.get((role, name), {}))
+
+
+def test_no_plugin_is_broken():
+    assert PLUGINS.broken == []
