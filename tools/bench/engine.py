@@ -98,8 +98,12 @@ def _run_stock(job: Path, out: Path, fair: bool):
     if fair:
         env["PYTHONPATH"] = os.pathsep.join([str(PEER), *filter(None, [env.get("PYTHONPATH")])])
     command = [sys.executable, __file__, "--stock", str(job), str(out)]
-    subprocess.run(command, check=True, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"stock MetaSchedule failed:\n{done.stderr[-3000:]}")
     result = json.loads(out.read_text())
+    for error in result["errors"]:
+        print(f"stock ({'import taken out' if fair else 'as shipped'}): {error.strip().splitlines()[-1][:200]}")
     return np.array([np.inf if s is None else s for s in result["seconds"]]), result["took"]
 
 
@@ -114,6 +118,7 @@ def _stock(job: Path, out: Path) -> None:
     programs = SketchPrograms(mod, target)
     candidates = [programs.apply(row).mod for row in content["codes"]]
     seconds: list[float | None] = []
+    errors: list[str] = []
     start = time.perf_counter()
     builder, runner = ms.builder.LocalBuilder(), ms.runner.LocalRunner()
     for i in range(0, len(candidates), 64):
@@ -126,8 +131,10 @@ def _stock(job: Path, out: Path) -> None:
                 futures[j] = runner.run([ms.runner.RunnerInput(b.artifact_path, target.kind.name, args)])[0]
         for j in range(len(batch)):
             run = futures[j].result() if j in futures else None
+            if run is None or run.run_secs is None:
+                errors.append(str(built[j].error_msg if run is None else run.error_msg))
             seconds.append(float(np.median([float(s) for s in run.run_secs])) if run and run.run_secs else None)
-    out.write_text(json.dumps({"seconds": seconds, "took": time.perf_counter() - start}))
+    out.write_text(json.dumps({"seconds": seconds, "took": time.perf_counter() - start, "errors": errors[:3]}))
 
 
 if __name__ == "__main__":

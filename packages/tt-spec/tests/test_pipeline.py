@@ -198,7 +198,7 @@ def test_one_program_is_asked_once_however_many_rows_it_has():
 
     p, asked = pipeline(synthetic_task("few", knobs=2), programs=Fake(becomes=even)), []
     for _ in range(4):
-        asked += [tuple(r) for r in turn(p, 2).codes]
+        asked += [tuple(r) for r in turn(p, 16).codes]
     assert sorted(asked) == [(0, 0), (2, 0), (4, 0), (6, 0)]
     assert len(p.ask(2).codes) == 0, "all 64 rows are these four programs"
 

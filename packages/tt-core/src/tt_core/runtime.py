@@ -51,21 +51,19 @@ class Runner:
     def __call__(self, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
         return _flat(self._vm["main"](*self._arguments(inputs)))
 
-    def time(self, inputs: dict[str, np.ndarray], seconds: float = 3.0, least: int = 10) -> list[float]:
-        """Seconds of each execution, for about `seconds` and at least `least` times, after one to warm up."""
+    def time(self, inputs: dict[str, np.ndarray], seconds: float = 3.0) -> list[float]:
+        """Seconds of each execution, for about `seconds` and at least 3 times, after one to warm up."""
         arguments = self._arguments(inputs)
         main = self._vm["main"]
         main(*arguments)
         self._device.sync()
         found: list[float] = []
         end = time.perf_counter() + seconds
-        while len(found) < least or time.perf_counter() < end:
+        while len(found) < 3 or time.perf_counter() < end:
             start = time.perf_counter()
             main(*arguments)
             self._device.sync()
             found.append(time.perf_counter() - start)
-            if found[-1] > seconds and len(found) >= 3:
-                break
         return found
 
     def _arguments(self, inputs: dict[str, np.ndarray]) -> list[Any]:

@@ -24,7 +24,7 @@ class MeasurerContract:
 
     @pytest.fixture
     def task(self) -> Task:
-        """A task of at least eight rows that this measurer can measure."""
+        """A task of at least six rows that this measurer can measure."""
         return synthetic_task()
 
     def test_yields_one_measurement_per_row(self, piece: Any, task: Task) -> None:

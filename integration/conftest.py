@@ -1,0 +1,32 @@
+"""What the composed tests share: the command in a real process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def tt(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run `tt` in `tmp_path`; fails with its output unless it exits with `code`."""
+
+    def run(*args: str, code: int = 0, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "tt_core", *args], cwd=tmp_path, capture_output=True, text=True, timeout=timeout
+        )
+        assert done.returncode == code, f"exit {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        assert "Traceback" not in done.stderr
+        return done
+
+    return run
+
+
+def events(text: str) -> list[dict[str, Any]]:
+    """The JSON lines of `tt tune --json`."""
+    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]

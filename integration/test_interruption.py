@@ -1,0 +1,76 @@
+"""What survives: Ctrl-C, and kill -9 of the main process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+
+import psutil
+
+from .conftest import events
+
+OP = "op:conv2d:1,32,28,32,3,1,1"
+
+
+def _start(folder, *more):
+    command = [sys.executable, "-m", "tt_core", "tune", OP, "--minutes", "5", "--json", "--tasks", "conv2d", *more]
+    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def _wait_for_batch(process, batches=1):
+    seen = []
+    for line in process.stdout:
+        event = json.loads(line)
+        seen.append(event)
+        if sum(e["event"] == "batch_measured" for e in seen) == batches:
+            return seen
+    raise AssertionError(f"the run ended early: {process.stderr.read()[-2000:]}")
+
+
+def test_ctrl_c_keeps_everything_and_writes_the_best_so_far(tmp_path):
+    process = _start(tmp_path, "--out", "c.so")
+    _wait_for_batch(process)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err[-2000:]
+    result = events(out)[-1]
+    assert result["reason"] == "interrupted"
+    kept = sqlite3.connect(tmp_path / "tt.db").execute(
+        "select count(*) from measurements where error is null or error != 'invalid'"
+    )
+    assert kept.fetchone()[0] == result["trials"]
+    assert (tmp_path / "c.so").exists()
+    assert result["verified"]
+
+
+def test_kill_9_loses_nothing_reported_and_leaves_no_worker(tmp_path):
+    process = _start(tmp_path)
+    seen = _wait_for_batch(process, batches=2)
+    workers = psutil.Process(process.pid).children(recursive=True)
+    assert workers
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    reported = sum(e["measured"] for e in seen if e["event"] == "batch_measured")
+    _gone, alive = psutil.wait_procs(workers, timeout=20)
+    assert not alive, f"workers still alive: {alive}"
+    with sqlite3.connect(tmp_path / "tt.db") as db:
+        assert db.execute("pragma integrity_check").fetchone()[0] == "ok"
+        rows = db.execute("select config from measurements where error is null or error != 'invalid'").fetchall()
+    assert len(rows) >= reported
+
+    started = time.monotonic()
+    command = [sys.executable, "-m", "tt_core", "tune", OP, "--trials", "8", "--json", "--tasks", "conv2d"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    result = events(done.stdout)[-1]
+    assert result["restored"] == len(rows)
+    with sqlite3.connect(tmp_path / "tt.db") as db:
+        after = db.execute("select config from measurements where error is null or error != 'invalid'").fetchall()
+    assert len(after) == len(rows) + 8
+    assert len(set(after)) == len(after)
+    assert time.monotonic() - started < 120

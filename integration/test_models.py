@@ -1,0 +1,100 @@
+"""Real models: trained ONNX files of the package rapidocr-onnxruntime, and the zoo."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from .conftest import events
+
+
+@pytest.fixture(scope="module")
+def models() -> Path:
+    found = importlib.util.find_spec("rapidocr_onnxruntime")
+    assert found is not None and found.origin is not None, "pip install rapidocr-onnxruntime"
+    return Path(found.origin).parent / "models"
+
+
+def test_classifier_with_dynamic_shapes_tunes_and_verifies(tt, models):
+    path = str(models / "ch_ppocr_mobile_v2.0_cls_infer.onnx")
+    missing = tt("tune", path, code=3).stderr
+    assert "'x'" in missing and "--shape x=" in missing
+    result = events(
+        tt(
+            "tune",
+            path,
+            "--shape",
+            "x=1,3,48,192",
+            "--trials",
+            "80",
+            "--set",
+            "scheduler.trials=1",
+            "--set",
+            "batch=1",
+            "--recipe",
+            "random",
+            "--out",
+            "cls.so",
+            "--json",
+            timeout=600,
+        ).stdout
+    )[-1]
+    assert set(result["verified"]) == {"the untuned program", "onnxruntime"}
+    assert result["after_s"] < result["before_s"]
+    assert len(result["tasks"]) > 40
+
+
+def test_bert_tiny_with_two_integer_inputs_verifies(tt):
+    result = events(
+        tt(
+            "tune",
+            "bert-tiny",
+            "--trials",
+            "40",
+            "--set",
+            "scheduler.trials=4",
+            "--set",
+            "batch=4",
+            "--recipe",
+            "random",
+            "--out",
+            "bert.so",
+            "--json",
+            timeout=600,
+        ).stdout
+    )[-1]
+    assert set(result["verified"]) == {"the untuned program", "onnxruntime"}
+    assert result["after_s"] < result["before_s"]
+
+
+def test_a_program_that_computes_something_else_never_ships(tmp_path, monkeypatch):
+    """The finalists' check says no: the run fails loudly, names the operator and writes no file."""
+    import tt_core
+    from tt_core.errors import VerificationError
+    from tt_measure.pool import WorkerPool
+
+    real = WorkerPool.call
+
+    def call(self, method, task, *args, **options):
+        return "the output differs" if method == "check" else real(self, method, task, *args, **options)
+
+    monkeypatch.setattr(WorkerPool, "call", call)
+    with pytest.raises(VerificationError, match="matmul"):
+        tt_core.tune("op:matmul:16,16,16", trials=4, history=None, recipe="random", out=tmp_path / "m.so")
+    assert not (tmp_path / "m.so").exists()
+
+
+def test_what_the_model_computes_is_compared_output_by_output():
+    from tt_core.deploy import verify
+    from tt_core.errors import VerificationError
+    from tt_core.models import Model
+
+    model = Model("m", None, (), ("first", "second"))
+    good = [np.ones(4, "float32"), np.ones(4, "float32")]
+    bad = [np.ones(4, "float32"), np.ones(4, "float32") + 0.01]
+    assert verify(model, {}, good, good) == {"the untuned program": "equal within tolerance"}
+    with pytest.raises(VerificationError, match="second"):
+        verify(model, {}, bad, good)

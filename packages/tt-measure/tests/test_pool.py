@@ -1,0 +1,357 @@
+"""Real worker processes, with a backend that misbehaves on demand."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from tt_measure import Fixed, WorkerError, WorkerPool
+from tt_spec import Bar, Plugins
+from tt_spec.pieces.once_evaluator import OnceEvaluator
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+import tt_measure_wild as wild  # noqa: E402
+
+
+def make(tmp_path, backend="Backend", **options):
+    defaults = dict(workers=2, threads=1, evaluator=OnceEvaluator(), build_timeout_s=1.0, lock=tmp_path / "lock")
+    defaults |= dict(run_timeout_s=1.0, memory_bytes=300e6, path=[HERE])
+    return WorkerPool(f"tt_measure_wild:{backend}", **(defaults | options))
+
+
+@pytest.fixture
+def pool(tmp_path):
+    with make(tmp_path) as pool:
+        yield pool
+
+
+def oks(n, ms=1, first=0):
+    return [wild.row("ok", ms, first + i) for i in range(n)]
+
+
+def events(log):
+    return [json.loads(line) for line in Path(log).read_text().splitlines()]
+
+
+def overlaps(log):
+    """Pairs of a timed run and anything else that went on in another process meanwhile."""
+    done = [e for e in events(log) if e["event"] in ("run", "build")]
+    runs = [e for e in done if e["event"] == "run"]
+    return [
+        (a, b) for a in runs for b in done if a["pid"] != b["pid"] and a["began"] < b["ended"] and b["began"] < a["ended"]
+    ]
+
+
+def workers_of(pool):
+    return [p.popen.pid for p in pool._team.processes]
+
+
+def gone(pids, seconds=5.0):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if not any(psutil.pid_exists(p) and psutil.Process(p).status() != psutil.STATUS_ZOMBIE for p in pids):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+EXPECTED = {
+    "build-abort": ("build", ["SIGABRT", "while building", "tile does not divide"]),
+    "build-hang": ("build-timeout", ["building took longer than 1 s"]),
+    "build-hang-native": ("build-timeout", ["building took longer than 1 s"]),
+    "build-memory": ("build", ["GB of memory", "0.30 GB allowed"]),
+    "build-raise": ("build", ["RuntimeError", "InternalError: the last line"]),
+    "build-exit": ("build", ["SystemExit: 3"]),
+    "build-die": ("build", ["exited with status 7"]),
+    "run-segv": ("run", ["SIGSEGV", "while running"]),
+    "run-hang": ("run-timeout", ["running took longer than 1 s"]),
+    "run-memory": ("run", ["GB of memory"]),
+    "run-raise": ("run", ["RuntimeError: illegal address"]),
+    "run-exit": ("run", ["SystemExit: bye"]),
+    "run-nan": ("run", ["positive numbers", "nan"]),
+    "wrong": ("wrong-result", ["off by 0.5"]),
+    "check-segv": ("run", ["SIGSEGV", "while checking"]),
+}
+
+
+def test_each_misbehaviour_is_its_rows_error_and_nobody_elses(pool, tmp_path):
+    log = tmp_path / "log"
+    task = wild.task(log)
+    bad = {500 + i: kind for i, kind in enumerate(EXPECTED)}
+    codes = oks(24, ms=9) + [wild.row(kind, 1, id) for id, kind in bad.items()] + [wild.row("noisy", 9, 900)]
+    codes = np.random.default_rng(1).permutation(np.array(codes))
+    results = list(pool.measure(task, codes, Bar()))
+    assert sorted(m.config for m in results) == sorted(map(tuple, codes.tolist()))
+    for m in results:
+        if (kind := bad.get(m.config[2])) is None:
+            assert m.error is None and m.seconds == (0.009,) and m.runs == 2, m
+            assert m.cost["apply"] == 0.005 and m.cost["build"] > 0.01 and m.cost["run"] > 0.015
+        else:
+            error, texts = EXPECTED[kind]
+            assert m.error == error, m
+            assert all(t in m.why for t in texts), m
+            assert len(m.why) < 2000
+    runs = Counter(e["id"] for e in events(log) if e["event"] == "run")
+    assert all(runs[i] == 2 for i in [*range(24), 900])  # warm-up and one that counts, never again
+    assert not overlaps(log)
+    assert len(list(pool.measure(task, np.array(oks(4, first=100)), Bar()))) == 4
+
+
+def test_no_timing_while_a_hung_build_lives(pool, tmp_path):
+    log = tmp_path / "log"
+    codes = np.array([wild.row("build-hang", 1, 99), *oks(30)])
+    results = list(pool.measure(wild.task(log), codes, Bar()))
+    assert len(results) == 31
+    hung = next(e["began"] for e in events(log) if e["id"] == 99)
+    assert not [e for e in events(log) if e["event"] == "run" and hung < e["began"] < hung + 0.99]
+    others = [e for e in events(log) if e["event"] == "build-begin" and hung < e["began"] < hung + 0.99]
+    assert len(others) > 8  # nor do the others wait idly
+
+
+def test_builds_run_in_parallel_and_results_stream(pool, tmp_path):
+    log = tmp_path / "log"
+    list(pool.measure(wild.task(log), np.array(oks(2)), Bar()))
+    stream = pool.measure(wild.task(log), np.array(oks(40, first=10)), Bar())
+    next(stream)
+    assert sum(e["event"] == "build" for e in events(log)) <= 2 + 16
+    stream.close()
+    builds = [e for e in events(log) if e["event"] == "build" and e["id"] >= 10]
+    assert any(a["pid"] != b["pid"] and a["began"] < b["began"] < a["ended"] for a in builds for b in builds)
+
+
+def test_closing_abandons_quickly_and_leaves_no_stale_result(pool, tmp_path):
+    task = wild.task(tmp_path / "log")
+    codes = np.array([wild.row("build-raise", 1, 0), *[wild.row("build-slow", 1, i) for i in range(1, 20)]])
+    stream = pool.measure(task, codes, Bar())
+    assert next(stream).error == "build"
+    began = time.monotonic()
+    stream.close()
+    assert time.monotonic() - began < 0.2
+    again = np.array(oks(12, first=100))
+    assert sorted(m.config for m in pool.measure(task, again, Bar())) == sorted(map(tuple, again.tolist()))
+    assert not any(p.tokens for p in pool._team.processes)
+    assert not overlaps(tmp_path / "log")
+
+
+def test_an_interrupt_while_waiting_leaves_the_pool_usable(pool, tmp_path):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    task = wild.task(tmp_path / "log")
+    list(pool.measure(task, np.array(oks(2)), Bar()))
+    previous = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for after_s in (0.01, 0.055, 0.11):
+            signal.setitimer(signal.ITIMER_REAL, after_s)
+            with pytest.raises(KeyboardInterrupt):
+                list(pool.measure(task, np.array(oks(60, ms=2)), Bar()))
+            assert len(list(pool.measure(task, np.array(oks(3, first=500)), Bar()))) == 3
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+def test_only_what_beats_the_best_is_checked(tmp_path):
+    log = tmp_path / "log"
+    with make(tmp_path, workers=1, evaluator=wild.Draw()) as pool:
+        codes = np.array([wild.row("wrong", 1, 0), *[wild.row("ok", ms, 1 + ms) for ms in (8, 9, 6, 7)]])
+        results = {m.config[2]: m for m in pool.measure(wild.task(log), codes, Bar(incumbent_s=0.0085))}
+        checked = sorted(e["id"] for e in events(log) if e["event"] == "check")
+        assert checked == [0, 7, 9]  # a wrong result sets no bar, 9 ms and 7 ms beat nothing
+        assert results[10].error is None and results[0].error == "wrong-result"
+        assert [float(results[i].why.split()[1]) for i in (9, 10, 7, 8)] == [0.0085, 0.008, 0.008, 0.006]
+    with make(tmp_path, verify=False) as pool:
+        assert next(iter(pool.measure(wild.task(), codes[:1], Bar()))).error is None
+
+
+def test_evaluators_draw_the_same_for_a_row_whatever_came_before(tmp_path):
+    draws = []
+    for codes in (oks(6), oks(6)[::-1]):
+        with make(tmp_path, evaluator=wild.Draw()) as pool:
+            draws.append({m.config: m.why.split()[0] for m in pool.measure(wild.task(), np.array(codes), Bar())})
+    assert draws[0] == draws[1] and len(set(draws[0].values())) == 6
+
+
+def test_realise_and_features_single_out_offending_rows(tmp_path):
+    with make(tmp_path, replay_timeout_s=1.0) as pool:
+        kinds = {5: "run-segv", 17: "build-raise", 30: "build-hang", 41: "wrong"}
+        codes = np.array([wild.row(kinds.get(i, "ok"), i % 7, i) for i in range(60)])
+        real = pool.realise(wild.task(), codes)
+        assert {i for i, w in enumerate(real.why) if w is not None} == set(kinds)
+        texts = {5: "SIGSEGV", 17: "replay refused", 30: "longer than 1 s", 41: "not allowed"}
+        assert all(text in real.why[i] for i, text in texts.items())
+        good = [i for i in range(60) if i not in kinds]
+        assert (real.codes[good, 2] == np.array(good) // 2 * 2).all() and real.codes.shape == codes.shape
+        found, ok = pool.features(wild.task(), codes)
+        assert np.flatnonzero(ok).tolist() == good and len(found) == len(good)
+        assert [int(found[j : j + 1].values[0, 0]) for j in range(len(good))] == good
+        assert pool.realise(wild.task(), codes[:0]).why == () and len(pool.features(wild.task(), codes[:0])[0]) == 0
+        assert list(pool.measure(wild.task(), codes[:0], Bar())) == []
+
+
+def test_workers_environment_session_and_threads(pool):
+    env = pool.call("environment", None)
+    assert env["TVM_NUM_THREADS"] == env["OMP_NUM_THREADS"] == "1"
+    assert env["sid"] == env["pid"] != os.getsid(0)  # Ctrl-C in the terminal does not reach it
+    assert pool.threads() == 1
+
+
+def test_the_backend_may_say_how_many_threads(tmp_path):
+    with make(tmp_path, "Threaded") as pool:
+        assert pool.threads() == 17
+
+
+def test_call(pool, tmp_path):
+    log = tmp_path / "log"
+    stream = pool.measure(wild.task(log), np.array([wild.row("build-raise", 1, 0), *oks(20, first=1)]), Bar())
+    next(stream)  # builds go on in the background
+    assert pool.call("count", wild.task(log), 4, exclusive=True) == 5
+    assert len(list(stream)) == 20 and not overlaps(log)
+    assert pool.call("opened_tasks", None) == [wild.task(log).key]  # sent and opened once
+    for method, text in (("nothing", "no attribute 'nothing'"), ("lambda_", "pickle"), ("die", "SIGABRT")):
+        with pytest.raises(WorkerError, match=f"backend method '{method}' failed: .*{text}"):
+            pool.call(method, None)
+    with pytest.raises(WorkerError, match="took longer than 0.05 s"):
+        pool.call("count", wild.task(), 1, timeout_s=0.05)
+
+
+def test_a_worker_killed_from_outside_costs_no_row(pool, tmp_path):
+    task = wild.task(tmp_path / "log")
+    list(pool.measure(task, np.array(oks(2)), Bar()))
+    os.kill(workers_of(pool)[0], signal.SIGKILL)
+    assert all(m.error is None for m in pool.measure(task, np.array(oks(6, first=10)), Bar()))
+    stream = pool.measure(task, np.array(oks(16, first=20)), Bar())
+    first = next(stream)
+    for pid in workers_of(pool):
+        os.kill(pid, signal.SIGKILL)
+    rest = list(stream)
+    assert len({m.config for m in [first, *rest]}) == 16 and all(m.error is None for m in rest)
+
+
+def test_a_worker_that_grows_is_replaced_between_batches(tmp_path):
+    with make(tmp_path, workers=1) as pool:
+        before = pool.threads() and workers_of(pool)
+        for i in range(6):
+            codes = np.array([wild.row("leak", 1, i)])
+            assert [m.error for m in pool.measure(wild.task(), codes, Bar())] == [None]
+        assert workers_of(pool) != before
+
+
+def test_processes_that_a_candidate_started_end_with_its_worker(pool, tmp_path):
+    log = tmp_path / "log"
+    (m,) = pool.measure(wild.task(log), np.array([wild.row("child", 1, 0)]), Bar())
+    assert m.error == "build"
+    assert gone([int(e["began"]) for e in events(log) if e["event"] == "child"])
+
+
+def test_failing_starts_say_why(tmp_path):
+    codes = np.array(oks(2))
+    for backend, text in (("nowhere:B", "No module named 'nowhere'"), ("tt_measure_wild:Nobody", "Nobody")):
+        with pytest.raises(WorkerError, match=f"{backend}.*{text}"), make(tmp_path) as pool:
+            pool.backend = backend
+            list(pool.measure(wild.task(), codes, Bar()))
+    with pytest.raises(ValueError, match="module:attribute"):
+        WorkerPool("tt_core").prestart()
+    with pytest.raises(ValueError, match="picklable"):
+        WorkerPool(evaluator=lambda: 0).prestart()  # type: ignore[arg-type]
+    for name in ("unopenable", "open-crash"):
+        with pytest.raises(WorkerError, match=f"cannot open task '{name}'"), make(tmp_path) as pool:
+            list(pool.measure(wild.task(name=name), codes, Bar()))
+        with pytest.raises(WorkerError, match=f"cannot open task '{name}'"), make(tmp_path) as pool:
+            pool.realise(wild.task(name=name), codes)
+
+
+def test_close_ends_every_worker_and_is_final(tmp_path):
+    pool = make(tmp_path)
+    pool.close()
+    pool = make(tmp_path)
+    pool.prestart()
+    pids = workers_of(pool)
+    pool.close()
+    pool.close()
+    assert gone(pids)
+    with pytest.raises(WorkerError, match="closed"):
+        pool.threads()
+
+
+def test_a_forgotten_pool_leaves_no_worker(tmp_path):
+    pool = make(tmp_path)
+    pool.threads()
+    pids = workers_of(pool)
+    del pool
+    assert gone(pids)
+
+
+def test_workers_outlive_the_thread_that_started_them(tmp_path):
+    pool = make(tmp_path)
+    thread = threading.Thread(target=pool.prestart)
+    thread.start()
+    thread.join()
+    time.sleep(0.3)
+    pids = workers_of(pool)
+    assert pool.threads() == 1 and workers_of(pool) == pids
+    pool.close()
+
+
+CHILD = """
+import sys
+sys.path.insert(0, {here!r})
+import numpy as np, tt_measure_wild as wild
+from tt_measure import WorkerPool
+from tt_spec import Bar
+from tt_spec.pieces.once_evaluator import OnceEvaluator
+pool = WorkerPool("tt_measure_wild:Backend", workers=2, threads=1, evaluator=OnceEvaluator(), lock={lock!r})
+pool.threads()
+print(*[p.popen.pid for p in pool._team.processes], flush=True)
+for m in pool.measure(wild.task({log!r}), np.array({codes!r}), Bar()):
+    assert m.error is None, m
+"""
+
+
+def child(tmp_path, codes):
+    code = CHILD.format(here=str(HERE), lock=str(tmp_path / "lock"), log=str(tmp_path / "log"), codes=codes)
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("kind", ["build-hang-native", "run-hang", "ok"])
+def test_killing_the_parent_leaves_no_worker(tmp_path, kind):
+    parent = child(tmp_path, [wild.row(kind, 20, i) for i in range(100)])
+    assert parent.stdout is not None
+    pids = [int(p) for p in parent.stdout.readline().split()]
+    assert len(pids) == 2
+    time.sleep(0.3)
+    parent.kill()
+    parent.communicate()
+    assert gone(pids)
+
+
+def test_two_processes_never_time_at_once(tmp_path):
+    both = [child(tmp_path, oks(20, ms=5, first=100 * i)) for i in range(2)]
+    for p in both:
+        p.communicate()
+    assert [p.returncode for p in both] == [0, 0]
+    log = tmp_path / "log"
+    runs = [e for e in events(log) if e["event"] == "run"]
+    assert len(runs) == 80 and len({e["pid"] for e in runs}) == 4
+    assert not overlaps(log)
+    spans = [[e["began"] for e in runs if e["id"] // 100 == i] for i in range(2)]
+    assert min(map(max, spans)) > max(map(min, spans))  # they did take turns
+
+
+def test_registered_and_free_of_compilers():
+    plugins = Plugins()
+    assert {p.entry.name for p in plugins.pieces if p.distribution == "tt-measure"} == {"local", "fixed"}
+    loaded = "import sys, tt_measure; print(any(m.split('.')[0] in ('tvm', 'torch', 'sklearn') for m in sys.modules))"
+    assert subprocess.check_output([sys.executable, "-c", loaded], text=True).strip() == "False"
+    assert math.isinf(Bar().incumbent_s) and WorkerPool() and Fixed()
