@@ -95,7 +95,21 @@ def test_same_seed_asks_the_same_first_batch(tmp_path):
     "form", ["op:conv2d:1,8,14,16,3,1,1", "op:dwconv2d:1,16,14,3,2,1", "op:batch_matmul:2,16,16,16"]
 )
 def test_every_operator_form_tunes_and_verifies(tt, form):
-    result = events(tt("tune", form, "--trials", "12", "--recipe", "random", "--out", "o.so", "--json").stdout)[-1]
+    result = events(
+        tt(
+            "tune",
+            form,
+            "--trials",
+            "12",
+            "--recipe",
+            "random",
+            "--set",
+            "scheduler.trials=4",
+            "--out",
+            "o.so",
+            "--json",
+        ).stdout
+    )[-1]
     assert result["verified"]
     assert all(t["best_s"] for t in result["tasks"])
 

@@ -1,6 +1,7 @@
 """A backend whose rows decide how it misbehaves: `(behaviour, milliseconds, id)`. Logs what it does, with times."""
 
 import ctypes
+import gc
 import json
 import os
 import signal
@@ -9,7 +10,6 @@ import sys
 import time
 
 import numpy as np
-
 from tt_spec import Knob, Realised, Space, Statements, Task, Timing
 
 BEHAVIOURS = (
@@ -121,6 +121,9 @@ class Backend:
 
     def opened_tasks(self) -> list[str]:
         return self.opened
+
+    def alive(self) -> int:
+        return sum(isinstance(o, Candidate) for o in gc.get_objects())
 
     def lambda_(self) -> object:
         return lambda: 0

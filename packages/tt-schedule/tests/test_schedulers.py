@@ -146,3 +146,13 @@ def test_bad_options_are_refused():
         RoundRobin(trials=0).next([state()], CLOCK)
     with pytest.raises(ValueError, match="at least 1, got 0 and 3"):
         Gradient(trials=0).next([state()], CLOCK)
+
+
+def test_a_light_task_warms_up_with_a_quarter_of_a_slot():
+    scheduler = Gradient(trials=16, epsilon=0.0)
+    heavy, light = state(flops=1e9), state(flops=9e6)
+    assert scheduler.next([heavy, light], CLOCK).trials == 16
+    spend(heavy, 16, 1.0)
+    slot = scheduler.next([heavy, light], CLOCK)
+    assert (slot.task, slot.trials) == (1, 4)
+    assert Gradient(trials=16, epsilon=0.0, light=0.0).next([heavy, light], CLOCK).trials == 16

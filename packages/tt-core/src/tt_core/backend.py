@@ -137,8 +137,14 @@ class TvmCandidate:
         return (time.perf_counter() - start) / n
 
     def check(self) -> str | None:
-        self.run(1)
-        return compare(self._work.arguments()[-1].numpy(), self._work.reference())
+        want = self._work.reference()
+        # what an earlier candidate left in the output must not pass for this one's
+        unwritten = (want == 0).astype(want.dtype) if want.dtype.kind in "biu" else np.full_like(want, np.nan)
+        *inputs, out = self._work.arguments()
+        out.copyfrom(unwritten)
+        self._call(*inputs, out)
+        self._work.sync()
+        return compare(out.numpy(), want)
 
 
 class _Workload:

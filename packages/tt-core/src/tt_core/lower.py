@@ -19,11 +19,11 @@ from tt_core.errors import ModelError
 
 __all__ = ["Lowered", "lower", "payload", "unpack"]
 
-_KINDS = (
+_KINDS = (  # the first that a function's name contains
+    "conv2d_transpose",
     "conv2d",
     "conv1d",
     "conv3d",
-    "conv2d_transpose",
     "matmul",
     "max_pool2d",
     "avg_pool2d",
@@ -189,8 +189,19 @@ def _task_name(function: str) -> str:
 def _kind(name: str, mod: tvm.IRModule) -> str:
     """The operator that similar tasks share: the heavy one of the fused, depthwise apart from dense convolutions."""
     kind = next((k for k in _KINDS if k in name), name.split("_")[0] or name)
-    blocks = mod["main"].script()
-    return f"dw{kind}" if kind.startswith("conv") and "Depthwise" in blocks else kind
+    return f"dw{kind}" if kind.startswith("conv") and _depthwise(mod) else kind
+
+
+def _depthwise(mod: tvm.IRModule) -> bool:
+    """Whether the function has a grouped convolution whose filters see one channel each."""
+    schedule = tvm.s_tir.Schedule(mod)
+    channels = []
+    for rv in schedule.get_child_blocks(schedule.get_sblock("root")):
+        block = schedule.get(rv)
+        if block.name_hint.startswith("group_conv"):
+            weight = [int(d) for d in block.reads[1].buffer.shape]
+            channels.append(weight[-2] if re.search(r"n[dhw]*wc", block.name_hint) else weight[1])
+    return 1 in channels
 
 
 def _flops(mod: tvm.IRModule) -> float:

@@ -84,11 +84,20 @@ def load(source: Any, shapes: Mapping[str, Sequence[int]] | None = None, plugins
 
 
 def _from_relax(mod: Any) -> Model:
-    main = mod["main"]
-    inputs = tuple(
-        Input(str(p.name_hint), tuple(int(d) for d in p.ty.shape.values), str(p.ty.dtype)) for p in main.params
-    )
-    return Model("module", mod, inputs, ("output",))
+    try:
+        main = mod["main"]
+    except Exception as e:  # TVM's own types
+        raise ModelError('the IRModule has no function "main"') from e
+    inputs = []
+    for p in main.params:
+        try:
+            shape = tuple(int(d) for d in p.ty.shape.values)
+        except (TypeError, AttributeError) as e:
+            raise ModelError(f"input {p.name_hint!r} of the IRModule has no fixed shape: {p.ty}") from e
+        inputs.append(Input(str(p.name_hint), shape, str(p.ty.dtype)))
+    parts = getattr(main.ret_ty, "fields", None)
+    outputs = ("output",) if parts is None else tuple(f"output_{i}" for i in range(len(parts)))
+    return Model("module", mod, tuple(inputs), outputs)
 
 
 def _read_onnx(path: Path) -> Any:
@@ -140,6 +149,12 @@ def _from_onnx(model: Any, name: str, shapes: dict[str, Sequence[int]]) -> Model
 
 
 def _fixed_shape(value: Any, shapes: Mapping[str, Sequence[int]]) -> tuple[int, ...]:
+    if not value.type.tensor_type.HasField("shape"):
+        if value.name in shapes and all(int(d) > 0 for d in shapes[value.name]):
+            return tuple(int(d) for d in shapes[value.name])
+        raise ModelError(
+            f"input {value.name!r} has no shape in the file: give one, e.g. --shape {value.name}=1,3,224,224"
+        )
     dims = [
         d.dim_value if d.HasField("dim_value") and d.dim_value > 0 else (d.dim_param or "?")
         for d in value.type.tensor_type.shape.dim

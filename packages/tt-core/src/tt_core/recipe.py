@@ -108,8 +108,10 @@ def _parse(name: str, content: dict[str, Any], plugins: Plugins) -> Recipe:
     plain: dict[str, Any] = {}
     for key, value in content.items():
         if key in _PLAIN:
-            if not isinstance(value, _PLAIN[key]) or (_PLAIN[key] is int and value < 1):
-                raise OptionError(f"recipe {name!r}: {key} must be a {_PLAIN[key].__name__}, got {value!r}")
+            number = _PLAIN[key] is int
+            if type(value) is not _PLAIN[key] or (number and value < 1):
+                rule = "a whole number, at least 1" if number else "text"
+                raise OptionError(f"recipe {name!r}: {key} must be {rule}, got {value!r}")
             plain[key] = value
         elif key not in _PIECES:
             raise OptionError(f"recipe {name!r} has no entry {key!r}{nearest(key, [*_PIECES, *_PLAIN])}")
@@ -132,8 +134,13 @@ def _set(recipe: Recipe, text: str) -> None:
         return
     if role not in _PIECES:
         raise OptionError(f"--set {text}: no piece is called {role!r}{nearest(role, [*_PIECES, 'batch', 'verify'])}")
+    if not dot and value.strip() == "none":
+        if (default := _PIECES[role]) is not None:
+            raise OptionError(f"--set {text}: a recipe needs a {role}; the plainest is --set {role}={default}")
+        recipe.pieces[role] = None
+        return
     if not dot:
-        recipe.pieces[role] = None if value.strip() == "none" else (value.strip(), {})
+        recipe.pieces[role] = (value.strip(), {})
         return
     chosen = recipe.pieces[role]
     if chosen is None:

@@ -54,7 +54,6 @@ def resolve(target: Any = "native") -> Any:
     "native" names this CPU, switches off the features that its model has and this machine has not (virtual
     machines hide some), and sets the physical cores. Raises `TargetError` that lists what this TVM can build.
     """
-    import tvm
     from tvm.target import Target
 
     if isinstance(target, Target):
@@ -79,7 +78,7 @@ def resolve(target: Any = "native") -> Any:
         config.setdefault("num-cores", cores())
     try:
         return Target(config)
-    except (ValueError, TypeError, tvm.error.TVMError) as e:
+    except Exception as e:  # TVM raises several types
         raise TargetError(f"TVM refuses the target {json.dumps(config)}: {_first(e)}") from e
 
 
@@ -154,7 +153,7 @@ def _buildable() -> list[str]:
 def _unknown(text: str) -> str:
     known = ["native", *_buildable()]
     close = difflib.get_close_matches(text, known, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
+    hint = f"; did you mean {close[0]!r}?" if close else "."
     return f"unknown target {text!r}{hint} This TVM can build for: {', '.join(known)}"
 
 

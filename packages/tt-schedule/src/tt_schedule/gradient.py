@@ -33,6 +33,7 @@ class Gradient:
         beta: Trust in similar tasks: how many times the FLOP time at their best rate a task may need. (default: 2.0)
         window: Slots over which the past gain is taken. (default: 3)
         warmup: The most slots in this run for a task without a valid result. (default: 4)
+        light: A task with less than this share of the model's FLOP warms up with a quarter of a slot. (default: 0.01)
         epsilon: Share of slots that go to a random task. (default: 0.05)
         seed: Of the random slots; with the trials made so far it decides them.
     """
@@ -44,11 +45,12 @@ class Gradient:
         beta: float = 2.0,
         window: int = 3,
         warmup: int = 4,
+        light: float = 0.01,
         epsilon: float = 0.05,
         seed: int = 0,
     ) -> None:
         self.trials, self.alpha, self.beta, self.window = trials, alpha, beta, window
-        self.warmup, self.epsilon, self.seed = warmup, epsilon, seed
+        self.warmup, self.light, self.epsilon, self.seed = warmup, light, epsilon, seed
 
     def next(self, states: Sequence[TaskState], clock: Clock) -> Slot | None:
         if self.trials < 1 or self.window < 1:
@@ -59,7 +61,10 @@ class Gradient:
         cold = [i for i in racing if not _valid(states[i]) and self._slots(states[i]) < max(self.warmup, 1)]
         if cold:
             pick = min(cold, key=lambda i: (self._slots(states[i]), -states[i].weight * states[i].flops, i))
-            return Slot(pick, trials=self.trials, info={"why": "warm-up"})
+            whole = sum(s.weight * s.flops for s in states)
+            light = states[pick].weight * states[pick].flops < self.light * whole
+            trials = max(1, self.trials // 4) if light else self.trials
+            return Slot(pick, trials=trials, info={"why": "warm-up"})
         change = {i: self.change(states, i) for i in racing if _valid(states[i])}
         rng = np.random.default_rng([self.seed, sum(s.trials for s in states)])
         if rng.random() < self.epsilon:

@@ -139,7 +139,8 @@ class Searcher(Protocol):
     """Proposes configurations. May also have `tell(ctx, batch_rows, y)` to learn from results."""
 
     def propose(self, ctx: Context, n: int) -> Proposal:
-        """Up to `n` distinct, canonical rows that are `ctx.fresh`; fewer when the space is exhausted."""
+        """Distinct, canonical rows that are `ctx.fresh`: `n` or a small multiple, so that the sampler has a choice;
+        fewer when the space is exhausted."""
         ...
 
 

@@ -143,6 +143,14 @@ class Space:
     def _shape(self) -> np.ndarray:
         return np.asarray(self.shape, dtype=np.int64)
 
+    @cached_property
+    def _switches(self) -> list[np.ndarray]:
+        """For each conditional knob, which of its parent's codes switch it on, `(choices of the parent,)` bool."""
+        return [
+            np.isin(np.arange(self.shape[k.active_if[0]]), k.active_if[1]) if k.active_if else np.ones(1, dtype=bool)
+            for k in self.knobs
+        ]
+
     def _rows(self, codes: Any) -> np.ndarray:
         codes = np.asarray(codes, dtype=np.int64)
         if codes.ndim != 2 or codes.shape[1] != len(self.knobs):
@@ -169,8 +177,9 @@ class Space:
         on = np.ones(codes.shape, dtype=bool)
         for i, k in enumerate(self.knobs):
             if k.active_if is not None:
-                parent, values = k.active_if
-                on[:, i] = on[:, parent] & np.isin(codes[:, parent], values)
+                parent, inside = k.active_if[0], self._switches[i]
+                known = np.clip(codes[:, parent], 0, len(inside) - 1)
+                on[:, i] = on[:, parent] & inside[known] & (known == codes[:, parent])
         return on
 
     def canonical(self, codes: np.ndarray) -> np.ndarray:

@@ -1,0 +1,99 @@
+"""What opening a space imports, and that GPU spaces work without a GPU. Each in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+
+PREAMBLE = """
+import sys
+
+import numpy as np
+import tvm
+from tt_space import InvalidRow, Sketch
+from tvm import te
+
+a, b = te.placeholder((64, 32), name="A"), te.placeholder((32, 64), name="B")
+k = te.reduce_axis((0, 32), name="k")
+c = te.compute((64, 64), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="C")
+mod = tvm.IRModule({"main": te.create_prim_func([a, b, c])})
+"""
+
+
+def fresh(script: str, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", PREAMBLE + textwrap.dedent(script)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_cpu_space_does_not_parse_the_intrinsics_of_gpus():
+    out = fresh(
+        """
+        target = tvm.target.Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "cascadelake", "num-cores": 2})
+        programs = Sketch().open(mod, target)
+        programs.apply(programs.space.sample(1, np.random.default_rng(0))[0])
+        print(*sorted(m for m in sys.modules if m.startswith("tvm.s_tir.tensor_intrin")))
+        """
+    )
+    found = set(out.split())
+    assert "tvm.s_tir.tensor_intrin.x86" in found
+    assert not {f"tvm.s_tir.tensor_intrin.{kind}" for kind in ("cuda", "rocm", "metal", "hexagon")} & found
+
+
+def test_importing_intrinsics_again_registers_nothing_twice():
+    """TVM refuses a second registration of one name."""
+    out = fresh(
+        """
+        from tt_space.intrinsics import import_intrinsics
+
+        target = tvm.target.Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "num-cores": 2})
+        import_intrinsics(target)
+        first = sys.modules["tvm.s_tir.tensor_intrin.x86"]
+        import_intrinsics(target)
+        print(sys.modules["tvm.s_tir.tensor_intrin.x86"] is first)
+        """
+    )
+    assert out.split() == ["True"]
+
+
+def test_cuda_rows_generate_apply_and_become_cuda_source_without_a_cuda_compiler(tmp_path):
+    """On GPUs most random rows ask for too many threads; those must say so, and the others must build."""
+    out = fresh(
+        """
+        target = tvm.target.Target(
+            {"kind": "cuda", "arch": "sm_80", "max_threads_per_block": 1024,
+             "max_shared_memory_per_block": 49152, "thread_warp_size": 32}
+        )
+        programs = Sketch().open(mod, target)
+        space, good, why = programs.space, [], set()
+        for row in space.sample(200, np.random.default_rng(0)):
+            try:
+                schedule = programs.apply(row)
+            except InvalidRow as e:
+                why.add(str(e))
+                continue
+            read = programs.read(schedule, int(row[0]))
+            assert (programs.read(programs.apply(read), int(read[0])) == read).all()
+            good.append(schedule)
+        features = programs.features(good[:3])
+        assert all(f.shape[1] == 164 and np.isfinite(f).all() for f in features)
+        library = tvm.tirx.build(good[0].mod, target=target)
+        source = library.imports[0].inspect_source()
+        print(len(programs.traces), len(good), "__global__" in source, "threadIdx.x" in source, "__shared__" in source)
+        print("\\n".join(sorted(why)))
+        """,
+        PATH=str(tmp_path),
+    )
+    counts, *why = out.splitlines()
+    sketches, good, *source = counts.split()
+    assert int(sketches) >= 1
+    assert int(good) >= 1
+    assert source == ["True", "True", "True"]
+    assert why and all("VerifyGPUCode refuses the program" in w for w in why)
