@@ -143,15 +143,15 @@ def _peer_compile(options, folder: Path, trials: int) -> None:
 
     mod, target = _peer_module(options)
     t = relax.transform
-    passes = [
-        t.MetaScheduleApplyDatabase(str(folder / "ms")),
-        t.RewriteDataflowReshape(),
-        t.ToNonDataflow(),
-        t.RemovePurityChecking(),
-        t.CallTIRRewrite(),
-        *relax.pipeline.finalize_passes(target),
-    ]
     with target, tvm.transform.PassContext(opt_level=3):
+        passes = [
+            t.MetaScheduleApplyDatabase(str(folder / "ms")),  # takes the target from the context when it is made
+            t.RewriteDataflowReshape(),
+            t.ToNonDataflow(),
+            t.RemovePurityChecking(),
+            t.CallTIRRewrite(),
+            *relax.pipeline.finalize_passes(target),
+        ]
         library = relax.build(mod, target, relax_pipeline=tvm.transform.Sequential(passes))
     library.export_library(str(folder / "ms.so"))
 

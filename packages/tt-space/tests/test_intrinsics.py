@@ -36,7 +36,9 @@ def fresh(script: str, **environment: str) -> str:
 def test_a_cpu_space_does_not_parse_the_intrinsics_of_gpus():
     out = fresh(
         """
-        target = tvm.target.Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "cascadelake", "num-cores": 2})
+        target = tvm.target.Target(
+            {"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "cascadelake", "num-cores": 2}
+        )
         programs = Sketch().open(mod, target)
         programs.apply(programs.space.sample(1, np.random.default_rng(0))[0])
         print(*sorted(m for m in sys.modules if m.startswith("tvm.s_tir.tensor_intrin")))

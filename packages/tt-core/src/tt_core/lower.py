@@ -181,9 +181,10 @@ def _key(mod: tvm.IRModule, target: str) -> str:
 
 
 def _task_name(function: str) -> str:
-    """`fused_conv2d4_add3_relu2` -> `conv2d_add_relu`: TVM's running numbers say nothing."""
+    """`fused_conv2d4_add3_tir_tanh2` -> `conv2d_add_tanh`: TVM's running numbers and prefixes say nothing."""
     words = re.sub(r"(?<=[a-z_])\d+(?=_|$)", "", re.sub(r"(conv|pool)([123])d", r"\1<\2>d", function))
-    return re.sub(r"<(\d)>", r"\1", words).removeprefix("fused_").strip("_") or function
+    words = re.sub(r"(?<![a-z])tir_", "", re.sub(r"<(\d)>", r"\1", words).removeprefix("fused_"))
+    return words.strip("_") or function
 
 
 def _kind(name: str, mod: tvm.IRModule) -> str:
@@ -199,7 +200,7 @@ def _depthwise(mod: tvm.IRModule) -> bool:
     for rv in schedule.get_child_blocks(schedule.get_sblock("root")):
         block = schedule.get(rv)
         if block.name_hint.startswith("group_conv"):
-            weight = [int(d) for d in block.reads[1].buffer.shape]
+            weight = [int(d) for d in block.reads[1].source.shape]
             channels.append(weight[-2] if re.search(r"n[dhw]*wc", block.name_hint) else weight[1])
     return 1 in channels
 

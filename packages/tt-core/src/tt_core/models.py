@@ -93,8 +93,8 @@ def _from_relax(mod: Any) -> Model:
         try:
             shape = tuple(int(d) for d in p.ty.shape.values)
         except (TypeError, AttributeError) as e:
-            raise ModelError(f"input {p.name_hint!r} of the IRModule has no fixed shape: {p.ty}") from e
-        inputs.append(Input(str(p.name_hint), shape, str(p.ty.dtype)))
+            raise ModelError(f"input {p.name!r} of the IRModule has no fixed shape: {p.ty}") from e
+        inputs.append(Input(str(p.name), shape, str(p.ty.dtype)))
     parts = getattr(main.ret_ty, "fields", None)
     outputs = ("output",) if parts is None else tuple(f"output_{i}" for i in range(len(parts)))
     return Model("module", mod, tuple(inputs), outputs)

@@ -131,7 +131,7 @@ class LiveTable(_Progress):
 
     def tt_run_started(self, run: RunInfo) -> None:
         super().tt_run_started(run)
-        self._live = Live(get_renderable=self._table, console=self.console, refresh_per_second=2)
+        self._live = Live(get_renderable=self._table, console=self.console, refresh_per_second=1)
         self._live.start()
 
     def tt_batch_measured(self, run: RunInfo, state: TaskState, batch: Batch, results: list[Measurement]) -> None:

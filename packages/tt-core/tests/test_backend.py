@@ -1,0 +1,235 @@
+"""The TVM backend with a space that can be told to compute something else; comparing outputs by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tt_core.hooks
+import tvm
+from tt_core import backend as module
+from tt_core import lower, models, target
+from tt_core.backend import TvmBackend, compare, random_array
+from tt_spec import Entry, Knob, Plugins, Space, hookimpl
+from tvm import te
+
+SPACE = Space((Knob("program", "choice", ("right", "wrong", "lazy", "none", "slow")),), name="fake")
+RIGHT, WRONG, LAZY, NONE, SLOW = (np.array([i]) for i in range(5))
+M, N, K = 4, 8, 16
+
+
+def program(change: str) -> tvm.IRModule:
+    """`op:matmul:4,8,16` wrongly: scaled by 1.01, or leaving one column unwritten."""
+    a, b = te.placeholder((M, K), name="a"), te.placeholder((K, N), name="b")
+    k = te.reduce_axis((0, K), name="k")
+    c = te.compute((M, N), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="c")
+    if change == "wrong":
+        c = te.compute((M, N), lambda i, j: c[i, j] * 1.01, name="d")
+        return tvm.IRModule({"main": te.create_prim_func([a, b, c]).with_attr("global_symbol", "main")})
+    out = te.extern(
+        (M, N),
+        [a, b],
+        lambda ins, outs: tvm.tirx.Evaluate(tvm.tirx.const(0, "int32")),
+        name="nothing",
+        dtype="float32",
+    )
+    return tvm.IRModule({"main": te.create_prim_func([a, b, out]).with_attr("global_symbol", "main")})
+
+
+class FakePrograms:
+    def __init__(self, mod: tvm.IRModule) -> None:
+        self.mod, self.space, self.applied = mod, SPACE, 0
+
+    def apply(self, row: np.ndarray) -> tvm.s_tir.Schedule:
+        self.applied += 1
+        kind = SPACE.knobs[0].choices[int(row[0])]
+        if kind == "none":
+            raise ValueError("there is no such program")
+        return tvm.s_tir.Schedule(program(kind) if kind in ("wrong", "lazy") else self.mod)
+
+    def read(self, schedule: tvm.s_tir.Schedule, sketch: int) -> np.ndarray:
+        return np.array([0 if sketch == int(SLOW[0]) else sketch])  # "slow" is the right one by another row
+
+    def features(self, schedules: list[tvm.s_tir.Schedule]) -> list[np.ndarray]:
+        return [np.full((2, 164), float(i)) for i in range(len(schedules))]
+
+
+class FakeSpace:
+    def open(self, mod: tvm.IRModule, target: object) -> FakePrograms:
+        return FakePrograms(mod)
+
+
+class FakeHooks:
+    @hookimpl
+    def tt_spaces(self) -> list[Entry]:
+        return [Entry("fake", FakeSpace)]
+
+
+PLUGINS = Plugins(installed=False, extra=[("tt-core", tt_core.hooks), ("fake", FakeHooks())])
+
+
+@pytest.fixture(scope="module")
+def task():
+    mod = models.load(f"op:matmul:{M},{N},{K}").mod
+    (task,) = lower.lower(mod, target.resolve({"kind": "llvm", "num-cores": 1}), PLUGINS, "fake").tasks
+    return task
+
+
+@pytest.fixture
+def backend(task, monkeypatch):
+    monkeypatch.setattr(module, "Plugins", lambda: PLUGINS)
+    backend = TvmBackend()
+    backend.open(task)
+    return backend
+
+
+def test_a_right_program_runs_and_passes(backend, task):
+    candidate = backend.build(task, RIGHT)
+    assert 0 < candidate.run(10) < 1
+    assert candidate.check() is None
+    assert candidate.apply_s >= 0
+    assert backend.check(task, RIGHT) is None
+
+
+def test_a_wrong_program_fails_and_says_by_how_much(backend, task):
+    why = backend.build(task, WRONG).check()
+    assert why is not None and "1.00e-02" in why
+
+
+def test_a_program_that_writes_nothing_does_not_pass_with_what_another_left(backend, task):
+    assert backend.check(task, RIGHT) is None
+    assert backend.check(task, LAZY) is not None
+
+
+def test_a_right_program_passes_after_a_wrong_one(backend, task):
+    assert backend.check(task, WRONG) is not None
+    assert backend.check(task, RIGHT) is None
+
+
+def test_rows_are_realised_with_the_reason_where_there_is_no_program(backend, task):
+    codes = np.stack([SLOW, NONE, RIGHT])
+    done = backend.realise(task, codes)
+    np.testing.assert_array_equal(done.codes, np.stack([RIGHT, NONE, RIGHT]))
+    assert done.why == (None, "there is no such program", None)
+    np.testing.assert_array_equal(codes, np.stack([SLOW, NONE, RIGHT]))
+
+
+def test_features_are_of_the_rows_that_have_a_program(backend, task):
+    statements, ok = backend.features(task, np.stack([RIGHT, NONE, WRONG]))
+    np.testing.assert_array_equal(ok, [True, False, True])
+    assert len(statements) == 2
+    np.testing.assert_array_equal(statements.values, np.repeat([[0.0], [1.0]], 2, axis=0) * np.ones(164))
+    np.testing.assert_array_equal(statements.offsets, [0, 2, 4])
+    nothing, ok = backend.features(task, NONE[None])
+    assert len(nothing) == 0 and not ok.any()
+
+
+def test_a_row_without_a_program_raises_its_reason(backend, task):
+    with pytest.raises(ValueError, match="there is no such program"):
+        backend.build(task, NONE)
+
+
+def test_a_program_that_was_realised_is_not_made_again(backend, task):
+    programs = backend._open[task.key].programs
+    backend.realise(task, RIGHT[None])
+    before = programs.applied
+    backend.build(task, RIGHT)
+    backend.features(task, RIGHT[None])
+    assert programs.applied == before
+
+
+def test_kept_programs_are_bounded(backend, task, monkeypatch):
+    monkeypatch.setattr(TvmBackend, "SCHEDULES", 2)
+    backend.realise(task, np.stack([RIGHT, WRONG, LAZY]))
+    assert len(backend._open[task.key]._schedules) == 2
+
+
+def test_opening_twice_keeps_the_workload(backend, task):
+    before = backend._open[task.key]
+    backend.open(task)
+    assert backend._open[task.key] is before
+
+
+def test_another_space_than_the_tasks_is_refused(task, monkeypatch):
+    """A worker with another version of tt-space must not read rows by its own meaning."""
+    from dataclasses import replace
+
+    monkeypatch.setattr(module, "Plugins", lambda: PLUGINS)
+    other = Space(SPACE.knobs, version="2", name="fake")
+    with pytest.raises(ValueError, match=f"{SPACE.key}.*{other.key}"):
+        TvmBackend().open(replace(task, spaces=(other,)))
+
+
+def test_racing_times_each_row_in_every_round(backend, task):
+    seconds = backend.race(task, np.stack([RIGHT, WRONG]), rounds=3, min_ms=0.1)
+    assert [len(s) for s in seconds] == [3, 3]
+    assert all(s > 0 for row in seconds for s in row)
+
+
+def test_the_process_says_what_it_has(backend):
+    assert backend.threads() >= 1
+    assert backend.loaded("tt_core.backend")
+    assert not backend.loaded("no.such.module")
+
+
+def f32(*values: float) -> np.ndarray:
+    return np.array(values, "float32")
+
+
+nan, inf = np.nan, np.inf
+
+
+@pytest.mark.parametrize(
+    ("got", "want", "equal"),
+    [
+        (f32(1, 2), f32(1, 2), True),
+        # 1e-4 of the largest magnitude, 100, is 1e-2: for the small value, too
+        (f32(100, 0.009), f32(100, 0), True),
+        (f32(100, 0.011), f32(100, 0), False),
+        (f32(0.00011), f32(0.0001), False),
+        (f32(-100, 0.009), f32(-100, 0), True),
+        # a model that gives zeros is compared absolutely
+        (f32(0.00009), f32(0), True),
+        (f32(0.00011), f32(0), False),
+        (f32(nan, 1), f32(nan, 1), True),
+        (f32(1, nan), f32(nan, 1), False),
+        (f32(nan, 1), f32(1, 1), False),
+        (f32(1, 1), f32(nan, 1), False),
+        (f32(nan, nan), f32(nan, nan), True),
+        (f32(inf, 1), f32(inf, 1), True),
+        (f32(-inf, 1), f32(inf, 1), False),
+        (f32(inf, 1), f32(1, 1), False),
+        (f32(inf, 1), f32(nan, 1), False),
+        # the infinite value is no magnitude to be relative to
+        (f32(inf, 1.1), f32(inf, 1), False),
+        (f32(), f32(), True),
+        (np.array([1, 2]), np.array([1, 2]), True),
+        (np.array([1, 3]), np.array([1, 2]), False),
+        (np.array([True, False]), np.array([True, True]), False),
+        (np.array([1.0 + 1e-11]), np.array([1.0]), True),
+        (np.array([1.0 + 1e-9]), np.array([1.0]), False),
+        (np.array([1.01], "float16"), np.array([1.0], "float16"), True),
+        (np.array([1.05], "float16"), np.array([1.0], "float16"), False),
+        # halves overflow when they are subtracted as halves
+        (np.array([-60000], "float16"), np.array([60000], "float16"), False),
+    ],
+)
+def test_comparisons_by_hand(got, want, equal):
+    why = compare(got, want)
+    assert (why is None) == equal, why
+
+
+def test_what_is_said_of_a_difference():
+    assert compare(f32(1, 2), f32(1)) == "shape (2,) instead of (1,)"
+    assert compare(np.array([1, 3, 4]), np.array([1, 2, 3])) == "2 of 3 values differ"
+    assert "5.00e-01" in str(compare(f32(1, 2), f32(2, 2)))
+    assert compare(f32(1, 2), f32(2, 2), tolerance=0.5) is None
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int8", "int32", "int64", "uint8", "bool"])
+def test_random_inputs_have_their_dtype_and_vary(dtype):
+    a = random_array((64, 3), dtype, np.random.default_rng(0))
+    assert a.shape == (64, 3) and str(a.dtype) == dtype
+    assert len(np.unique(a)) > 1
+    if not dtype.startswith("float"):
+        assert set(np.unique(a).tolist()) <= {0, 1}
+    np.testing.assert_array_equal(a, random_array([64, 3], dtype, np.random.default_rng(0)))

@@ -1,0 +1,78 @@
+"""`op:` models: every form, every bad form."""
+
+from __future__ import annotations
+
+import pytest
+import tvm
+from tt_core.errors import ModelError
+from tt_core.models import load
+from tt_core.ops import FORMS
+from tvm import relax
+
+GOOD = {
+    "op:conv2d:1,8,14,16,3,1,1": ({"x": (1, 8, 14, 14)}, (1, 16, 14, 14), [(16, 8, 3, 3)]),
+    "op:conv2d:2,4,9,6,3,2,0": ({"x": (2, 4, 9, 9)}, (2, 6, 4, 4), [(6, 4, 3, 3)]),
+    "op:dwconv2d:1,8,14,3,2,1": ({"x": (1, 8, 14, 14)}, (1, 8, 7, 7), [(8, 1, 3, 3)]),
+    "op:matmul:4,8,16": ({"x": (4, 16)}, (4, 8), [(16, 8)]),
+    "op:batch_matmul:2,4,8,16": ({"x": (2, 4, 16), "y": (2, 8, 16)}, (2, 4, 8), []),
+}
+
+
+def constants(mod) -> list[tuple[int, ...]]:
+    found = []
+
+    def visit(e) -> None:
+        if isinstance(getattr(e, "value", None), tvm.runtime.Tensor):
+            found.append(tuple(e.value.shape))
+
+    relax.analysis.post_order_visit(mod["main"], visit)
+    return found
+
+
+@pytest.mark.parametrize("text", GOOD)
+def test_inputs_output_and_constant_weights(text):
+    inputs, output, weights = GOOD[text]
+    model = load(text)
+    assert {i.name: i.shape for i in model.inputs} == inputs
+    assert {i.dtype for i in model.inputs} == {"float32"}
+    assert tuple(int(d) for d in model.mod["main"].ret_ty.shape.values) == output
+    assert constants(model.mod) == weights
+    assert len(model.outputs) == 1 and model.onnx is None
+
+
+def test_every_form_is_tested():
+    assert {text.split(":")[1] for text in GOOD} == set(FORMS)
+
+
+def test_the_name_serves_as_a_file_name():
+    name = load("op:matmul:4,8,16").name
+    assert not set(name) & set(":/\\, ")
+    assert name.startswith("matmul") and name != load("op:matmul:4,8,32").name
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("op:", "unknown operator ''"),
+        ("op:conv:1,2,3", "did you mean 'conv2d'"),
+        ("op:matmul", "op:matmul:M,N,K"),
+        ("op:matmul:", "op:matmul:M,N,K"),
+        ("op:matmul:4,4", "has 2 numbers, op:matmul:M,N,K needs 3"),
+        ("op:matmul:4,4,4,4", "has 4 numbers, op:matmul:M,N,K needs 3"),
+        ("op:matmul:4,four,4", "whole numbers"),
+        ("op:matmul:4,1.5,4", "whole numbers"),
+        ("op:matmul:4,,4", "whole numbers"),
+        ("op:matmul:4,4,4:x", "op:matmul:M,N,K"),
+        ("op:matmul:0,4,4", "M must be positive, got 0"),
+        ("op:batch_matmul:1,2,-3,4", "N must be positive, got -3"),
+        ("op:conv2d:1,8,14,16,3,0,1", "S must be positive, got 0"),
+        ("op:conv2d:1,8,14,16,3,1,-1", "P must be at least 0, got -1"),
+        ("op:conv2d:1,8,4,16,7,1,1", "the 7 x 7 kernel is larger than the padded image of 6"),
+        ("op:dwconv2d:1,8,4,7,1,0", "the 7 x 7 kernel is larger than the padded image of 4"),
+    ],
+)
+def test_bad_forms_show_the_good_one(text, says):
+    with pytest.raises(ModelError) as e:
+        load(text)
+    assert says in str(e.value)
+    assert "\n" not in str(e.value)

@@ -1,0 +1,59 @@
+"""What a deployed file needs beside it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tt_core.errors import ModelError
+from tt_core.runtime import Runner, read_sidecar, sidecar_path
+
+GOOD = {"inputs": [{"name": "x", "shape": [1, 4], "dtype": "float32"}], "target": '{"kind": "llvm"}'}
+
+
+@pytest.fixture
+def library(tmp_path):
+    path = tmp_path / "model.so"
+    path.write_bytes(b"not an ELF file")
+    sidecar_path(path).write_text(json.dumps(GOOD))
+    return path
+
+
+def message(path) -> str:
+    with pytest.raises(ModelError) as e:
+        read_sidecar(path)
+    assert "\n" not in str(e.value)
+    return str(e.value)
+
+
+def test_the_sidecar_lies_beside_the_library(library):
+    assert sidecar_path(library).name == "model.so.json"
+    assert sidecar_path(str(library)) == sidecar_path(library)
+    assert read_sidecar(library) == GOOD
+
+
+def test_a_missing_library_says_how_to_make_one(tmp_path):
+    text = message(tmp_path / "none.so")
+    assert "none.so" in text and "tt tune MODEL --out" in text
+
+
+def test_a_missing_sidecar_is_named(library):
+    sidecar_path(library).unlink()
+    assert "model.so.json is missing" in message(library)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "null", "3", "{}", '{"inputs": []}', '{"target": "{}"}'])
+def test_a_damaged_sidecar_is_named(library, content):
+    sidecar_path(library).write_text(content)
+    assert "model.so.json is not a sidecar of tt" in message(library)
+
+
+def test_a_sidecar_that_is_not_text_is_named(library):
+    sidecar_path(library).write_bytes(b"\xff\xfe\x00")
+    assert "is not a sidecar of tt" in message(library)
+
+
+def test_a_damaged_library_is_one_line(library):
+    with pytest.raises(ModelError, match="TVM cannot load") as e:
+        Runner(library)
+    assert "model.so" in str(e.value) and "\n" not in str(e.value)
