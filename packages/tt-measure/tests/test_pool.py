@@ -131,6 +131,7 @@ def test_builds_run_in_parallel_and_results_stream(pool, tmp_path):
 
 def test_closing_abandons_quickly_and_leaves_no_stale_result(pool, tmp_path):
     task = wild.task(tmp_path / "log")
+    list(pool.measure(task, np.array(oks(4, first=50)), Bar()))  # so that both workers have a build in hand below
     codes = np.array([wild.row("build-raise", 1, 0), *[wild.row("build-slow", 1, i) for i in range(1, 20)]])
     stream = pool.measure(task, codes, Bar())
     assert next(stream).error == "build"

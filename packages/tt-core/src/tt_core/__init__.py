@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tt_core.tuning import Result, tune
 
 __all__ = ["Result", "tune"]
 

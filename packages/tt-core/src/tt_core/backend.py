@@ -193,7 +193,7 @@ class _Workload:
             args = self.arguments()
             out = tvm.runtime.tensor(np.zeros_like(args[-1].numpy()), self.device)
             self.compile(self.mod)["main"](*args[:-1], out)
-            self._reference = out.numpy()
+            self._reference = np.asarray(out.numpy())
         return self._reference
 
 

@@ -77,8 +77,7 @@ def read_sidecar(path: Path) -> dict[str, Any]:
     beside = sidecar_path(path)
     try:
         content = json.loads(beside.read_text(encoding="utf-8"))
-        content["inputs"], content["target"]
-        return content
+        return {**content, "inputs": content["inputs"], "target": content["target"]}
     except FileNotFoundError:
         raise ModelError(f"{beside} is missing: it lies beside the library that tt tune --out wrote") from None
     except (OSError, ValueError, KeyError, TypeError) as e:

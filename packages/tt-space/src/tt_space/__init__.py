@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tt_space.sketch import InvalidRow, Sketch, SketchPrograms
 
 __all__ = ["InvalidRow", "Sketch", "SketchPrograms"]
 

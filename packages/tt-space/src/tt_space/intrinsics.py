@@ -22,7 +22,7 @@ def import_intrinsics(target: object) -> None:
 
     if _PACKAGE not in sys.modules:
         package = types.ModuleType(_PACKAGE)
-        package.__path__ = [str(Path(tvm.__file__).parent / "s_tir" / "tensor_intrin")]
+        package.__path__ = [str(Path(str(tvm.__file__)).parent / "s_tir" / "tensor_intrin")]
         sys.modules[_PACKAGE] = package
     for module in _needed(target):
         importlib.import_module(f"{_PACKAGE}.{module}")

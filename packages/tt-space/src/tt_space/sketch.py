@@ -58,7 +58,7 @@ class SketchPrograms:
     def __init__(self, mod: tvm.IRModule, target: tvm.target.Target) -> None:
         import_intrinsics(target)
         self.mod, self.target = mod, target
-        self.context = ms.TuneContext(
+        self.context: Any = ms.TuneContext(
             mod=mod, target=target, space_generator="post-order-apply", task_name="main", rand_state=1, num_threads=1
         )
         sketches = self.context.generate_design_space()
@@ -95,9 +95,10 @@ class SketchPrograms:
         row = np.zeros(len(self.space.knobs), dtype=np.int64)
         row[0] = sketch
         knobs = self._knob_of[sketch]
-        made = _samples(schedule.trace)[: len(knobs)]
+        trace: Any = schedule.trace
+        made = _samples(trace)[: len(knobs)]
         for inst, knob in zip(made, knobs, strict=True):
-            decision = schedule.trace.decisions[inst]
+            decision = trace.decisions[inst]
             if inst.kind.name == "SampleCategorical":
                 row[knob] = int(decision)
                 continue

@@ -123,7 +123,7 @@ class Plugins:
             raise PluginError(f"no {role} is called {name!r}{nearest(name, self.names(role))}")
         return self.pieces[role][name]
 
-    def build(self, role: str, name: str, **options: Any) -> Any:
+    def build(self, role: str, name: str, /, **options: Any) -> Any:
         """A new piece with these options; unknown options and missing extras are named."""
         piece = self.find(role, name)
         factory = self.factory(role, name)
