@@ -84,7 +84,7 @@ class Backend:
             os.abort()
         if kind == "leak":
             self.leaked.append(b"x" * (40 << 20))
-        time.sleep(1.5 if kind == "build-slow" else 0.02)
+        time.sleep(0.5 if kind == "build-slow" else 0.02)
         c.log("build", began, time.monotonic())
         return c
 
@@ -190,5 +190,5 @@ class Draw:
 def hog() -> None:
     kept = []
     while True:
-        kept.append(b"x" * (8 << 20))
+        kept.append(b"x" * (24 << 20))
         time.sleep(0.005)
