@@ -13,7 +13,7 @@ from tt_spec import Plugins, Realised, Statements, Task, concat_statements
 
 from tt_core.lower import unpack
 
-__all__ = ["TOLERANCES", "TvmBackend", "compare", "random_array"]
+__all__ = ["TOLERANCES", "TvmBackend", "compare", "difference", "random_array"]
 
 TOLERANCES = {"float64": 1e-10, "float32": 1e-4, "float16": 2e-2, "bfloat16": 5e-2}
 """Largest allowed difference between a tuned and the untuned operator, relative to the largest output magnitude."""
@@ -225,8 +225,16 @@ def compare(got: np.ndarray, want: np.ndarray, tolerance: float | None = None) -
         return "infinities or NaNs stand in other places than in the untuned program's output"
     if not finite.any():
         return None
-    scale = float(np.abs(b[finite]).max()) or 1.0
-    error = float(np.abs(a[finite] - b[finite]).max()) / scale
+    error = difference(a, b)
     if error <= limit:
         return None
-    return f"the output differs by {error:.2e} of its largest magnitude (allowed: {limit:.0e})"
+    return f"the output differs by {error:.2e} of its largest magnitude (allowed: {limit:.1e})"
+
+
+def difference(got: np.ndarray, want: np.ndarray) -> float:
+    """The largest absolute difference over the largest magnitude of `want`, in float64, where `want` is finite."""
+    a, b = got.astype("float64"), want.astype("float64")
+    finite = np.isfinite(b)
+    if not finite.any():
+        return 0.0
+    return float(np.abs(a[finite] - b[finite]).max()) / (float(np.abs(b[finite]).max()) or 1.0)

@@ -119,7 +119,8 @@ def _passes(target: Any) -> list[Any]:
     t = relax.transform
     layout = []
     if target.kind.name in ("llvm", "c"):
-        layout = [t.ConvertLayout({"relax.nn.conv2d": ["NHWC", "HWIO"]}), t.Normalize(), t.FoldConstant()]
+        wanted = {"relax.nn.conv2d": ["NHWC", "HWIO"], "relax.nn.conv2d_transpose": ["NCHW", "IOHW"]}
+        layout = [t.ConvertLayout(wanted), t.Normalize(), t.FoldConstant()]
     return [
         t.FoldBatchnormToConv2D(),
         t.FoldConstant(),

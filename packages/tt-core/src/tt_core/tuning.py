@@ -166,13 +166,13 @@ def tune(
     if (minutes is not None and not minutes > 0) or (trials is not None and trials < 1):
         raise OptionError(f"the budget must be positive, got minutes={minutes}, trials={trials}")
     path = None if out is None else Path(out)
-    if path is not None:
-        from tt_core import deploy
-
-        deploy.check_writable(path)
     clock = WallClock()
     began = clock.now()
     prepare_threads()
+    from tt_core import deploy
+
+    if path is not None:
+        deploy.check_writable(path)
     with ExitStack() as stack:
         with quiet():
             resolved = resolve_target(target)
@@ -191,6 +191,10 @@ def tune(
         ready = prepare(
             model, target=resolved, shapes=shapes, tasks=tasks, plugins=plugins, space=space[0] if space else "sketch"
         )
+        untuned = None
+        if path is not None:  # a model that cannot be deployed is refused before it is tuned
+            with quiet():
+                untuned = deploy.compile_library(ready.lowered, {}, plugins)
         run_id, stamp = _begin(store, chosen, ready, seed, {"minutes": minutes, "trials": trials, "tasks": tasks})
         pipelines = _pipelines(ready, chosen, measurer, store, stamp["device"], seed, clock, plugins)
         restored = sum(len(p.rows) for p in pipelines)
@@ -215,7 +219,7 @@ def tune(
             if path is not None:
                 say("re-timing and verifying the finalists")
                 rows, best = _finalists(pipelines, measurer)
-                shipped = _ship(ready, rows, best, path, measurer, chosen, plugins, say)
+                shipped = _ship(ready, untuned, rows, best, path, measurer, chosen, plugins, say)
         finally:
             _end(store, run_id, outcome.reason)
         return _result(ready, outcome, pipelines, best, run_id, clock.now() - began, shipped, path)
@@ -319,6 +323,7 @@ def _finalists(
 
 def _ship(
     ready: Prepared,
+    baseline: Any,
     rows: dict[str, np.ndarray],
     best: dict[str, float],
     path: Path,
@@ -347,7 +352,7 @@ def _ship(
     with tempfile.TemporaryDirectory(prefix="tt-") as folder:
         untuned, tuned = Path(folder, "untuned.so"), Path(folder, "tuned.so")
         with quiet():
-            deploy.write(deploy.compile_library(ready.lowered, {}, plugins), untuned, sidecar)
+            deploy.write(baseline, untuned, sidecar)
             library = deploy.compile_library(ready.lowered, rows, plugins)
             deploy.write(library, tuned, sidecar)
         say("verifying the model")

@@ -1,0 +1,18 @@
+"""The contracts that every measurer and evaluator keeps."""
+
+import pytest
+from tt_measure import Fixed, WorkerPool
+from tt_spec.testing import EvaluatorContract, MeasurerContract
+
+
+class TestWorkerPool(MeasurerContract):
+    @pytest.fixture
+    def piece(self, tmp_path):
+        with WorkerPool(workers=2, lock=tmp_path / "lock") as pool:
+            yield pool
+
+
+class TestFixed(EvaluatorContract):
+    @pytest.fixture
+    def piece(self):
+        return Fixed()
