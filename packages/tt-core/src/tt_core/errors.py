@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["ModelError", "OptionError", "TargetError", "UserError", "VerificationError"]
+import re
+
+__all__ = ["ModelError", "OptionError", "TargetError", "UserError", "VerificationError", "summary"]
 
 
 class UserError(Exception):
@@ -31,3 +33,9 @@ class VerificationError(UserError):
     """A tuned program computes something else; the message names the operator."""
 
     exit_code = 5
+
+
+def summary(e: BaseException) -> str:
+    """A foreign exception in one line: its type and the first line of its message, at most 300 characters."""
+    lines = [re.sub(r"\s+", " ", x).strip() for x in str(e).splitlines() if x.strip()]
+    return f"{type(e).__name__}: {lines[0][:300]}" if lines else type(e).__name__

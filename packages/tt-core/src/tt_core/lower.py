@@ -15,7 +15,7 @@ import tvm_ffi
 from tt_spec import Plugins, Task
 from tvm import relax
 
-from tt_core.errors import ModelError
+from tt_core.errors import ModelError, summary
 
 __all__ = ["Lowered", "lower", "payload", "unpack"]
 
@@ -59,7 +59,7 @@ def lower(mod: tvm.IRModule, target: Any, plugins: Plugins | None = None, space:
         try:
             mod = tvm.transform.Sequential(_passes(target))(mod)
         except Exception as e:  # TVM raises several types
-            raise ModelError(f"TVM cannot lower the model: {_operator(e)}") from e
+            raise ModelError(f"TVM cannot lower the model: {summary(e)}") from e
     builder = (plugins or Plugins()).build("space", space)
     text = str(target)
     calls = _calls(mod)
@@ -213,8 +213,3 @@ def _flops(mod: tvm.IRModule) -> float:
 def _shapes(mod: tvm.IRModule) -> str:
     shapes = ["x".join(str(int(d)) for d in p.shape) or "scalar" for p in mod["main"].params]
     return f"{', '.join(shapes[:-1])} -> {shapes[-1]}"
-
-
-def _operator(e: BaseException) -> str:
-    lines = [re.sub(r"\s+", " ", x).strip() for x in str(e).splitlines() if x.strip()]
-    return f"{type(e).__name__}: {lines[0][:300]}" if lines else type(e).__name__

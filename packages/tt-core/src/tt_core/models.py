@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 from tt_spec import PluginError, Plugins, nearest
 
-from tt_core.errors import ModelError
+from tt_core.errors import ModelError, summary
 
 __all__ = ["Input", "Model", "load"]
 
@@ -108,7 +107,7 @@ def _read_onnx(path: Path) -> Any:
         model = onnx.load(str(path))
         onnx.checker.check_model(model)
     except Exception as e:  # protobuf, onnx and the operating system each raise their own types
-        raise ModelError(f"{path} is not a usable ONNX model: {_first(e)}") from e
+        raise ModelError(f"{path} is not a usable ONNX model: {summary(e)}") from e
     if not model.graph.node:
         raise ModelError(f"{path} has no operators: is it an ONNX model?")
     return model
@@ -127,13 +126,13 @@ def _from_onnx(model: Any, name: str, shapes: dict[str, Sequence[int]]) -> Model
             model, input_shapes=[f"{n}:{','.join(map(str, s))}" for n, s in fixed.items() if s], model_check=False
         )
     except Exception as e:
-        raise ModelError(f"onnxslim cannot simplify {name} under {_shapes_text(fixed)}: {_first(e)}") from e
+        raise ModelError(f"onnxslim cannot simplify {name} under {_shapes_text(fixed)}: {summary(e)}") from e
     try:
         from tvm.relax.frontend.onnx import from_onnx
 
         mod = from_onnx(slim, shape_dict={n: list(s) for n, s in fixed.items()}, keep_params_in_input=False)
     except Exception as e:
-        raise ModelError(f"TVM cannot import {name} under {_shapes_text(fixed)}: {_first(e)}") from e
+        raise ModelError(f"TVM cannot import {name} under {_shapes_text(fixed)}: {summary(e)}") from e
     import onnx
 
     left = [i for i in slim.graph.input if i.name in fixed]
@@ -194,8 +193,3 @@ def _import(name: str) -> Any:
         return importlib.import_module(name)
     except ModuleNotFoundError as e:
         raise ModelError(f"ONNX models need the package {name!r}: pip install 'tt-core[onnx]'") from e
-
-
-def _first(e: BaseException) -> str:
-    lines = [re.sub(r"\s+", " ", x).strip() for x in str(e).splitlines() if x.strip()]
-    return f"{type(e).__name__}: {lines[0][:300]}" if lines else type(e).__name__
