@@ -28,7 +28,7 @@ _PIECES = {
     "stopper": None,
     "evaluator": "fixed",
     "measurer": "local",
-    "space": "sketch",
+    "space": "both",
     "store": "sqlite",
 }
 _ROLE = {"draft": "surrogate"}

@@ -99,7 +99,7 @@ def prepare(
     target: Any = "native",
     shapes: Mapping[str, Sequence[int]] | None = None,
     tasks: str = "*",
-    space: str = "sketch",
+    space: str = "both",
     plugins: Plugins | None = None,
 ) -> Prepared:
     """Import and lower a model, and pick the tasks whose name matches the pattern `tasks`."""
@@ -189,7 +189,7 @@ def tune(
         measurer.prestart()
         space = chosen.pieces["space"]
         ready = prepare(
-            model, target=resolved, shapes=shapes, tasks=tasks, plugins=plugins, space=space[0] if space else "sketch"
+            model, target=resolved, shapes=shapes, tasks=tasks, plugins=plugins, space=space[0] if space else "both"
         )
         untuned = None
         if path is not None:  # a model that cannot be deployed is refused before it is tuned

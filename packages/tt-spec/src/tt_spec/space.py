@@ -28,12 +28,15 @@ class Knob:
         choices: What the knob may be; a configuration stores an index into it.
         active_if: `(index of an earlier knob, codes)`: the knob matters only where that knob is active and has
             one of these codes. None means always.
+        prior: How random rows divide between the choices, positive, in any unit; None is evenly. Says where to look,
+            not what a row means.
     """
 
     name: str
     kind: Kind
     choices: tuple[Any, ...]
     active_if: tuple[int, tuple[int, ...]] | None = None
+    prior: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in ("tile", "choice", "location"):
@@ -42,6 +45,8 @@ class Knob:
             raise ValueError(f"knob {self.name!r} has no choices: give at least one")
         if self.kind == "tile" and len({len(c) for c in self.choices}) != 1:
             raise ValueError(f"knob {self.name!r}: every tile needs the same number of factors")
+        if self.prior is not None and (len(self.prior) != len(self.choices) or min(self.prior) <= 0):
+            raise ValueError(f"knob {self.name!r}: a prior is one positive number for each of its choices")
 
     @property
     def ordered(self) -> bool:
@@ -209,10 +214,14 @@ class Space:
         return ok
 
     def sample(self, n: int, rng: np.random.Generator) -> np.ndarray:
-        """`n` canonical, allowed rows drawn independently, each knob uniform; fewer only if hardly any is allowed."""
+        """`n` canonical, allowed rows drawn independently, each knob by its prior; fewer only if hardly any is allowed."""
         found = np.empty((0, len(self.knobs)), dtype=np.int64)
         for _ in range(64):
-            rows = self.canonical(rng.integers(0, self._shape, size=(max(n, 16), len(self.knobs))))
+            rows = rng.integers(0, self._shape, size=(max(n, 16), len(self.knobs)))
+            for i, k in enumerate(self.knobs):
+                if k.prior is not None:
+                    rows[:, i] = rng.choice(len(k.prior), size=len(rows), p=np.divide(k.prior, sum(k.prior)))
+            rows = self.canonical(rows)
             found = np.concatenate([found, rows[self.allowed(rows)]])
             if len(found) >= n:
                 break
