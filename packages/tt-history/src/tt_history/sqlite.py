@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tt_spec.clock import Clock, WallClock
+from tt_spec.roles import StoreError
 from tt_spec.serial import from_json, to_json
 from tt_spec.types import Measurement, Task
 
@@ -97,10 +98,6 @@ JOIN measurements AS m ON m.id = g.last_id
 LEFT JOIN tasks AS t ON t.key = g.task_key
 ORDER BY g.first_id
 """
-
-
-class StoreError(Exception):
-    """The history cannot be used; the message says the file, the rule and what to do."""
 
 
 class SqliteStore:
