@@ -84,7 +84,7 @@ def write(library: Any, path: Path, sidecar: dict[str, Any]) -> None:
         os.replace(beside, sidecar_path(path))
         os.replace(part, path)
     except (OSError, RuntimeError) as e:
-        raise FileError(f"cannot write {path}: {str(e).splitlines()[0]}") from e
+        raise FileError(f"cannot write {path}: {' '.join(str(e).split())[:300]}") from e
     finally:
         part.unlink(missing_ok=True)
         part.with_suffix(".json").unlink(missing_ok=True)

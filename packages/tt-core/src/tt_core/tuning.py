@@ -258,7 +258,7 @@ def tune(
                 rows, best = _finalists(pipelines, measurer)
                 shipped = _ship(ready, untuned, rows, best, path, measurer, chosen, plugins, note)
         except Exception as e:
-            kept.note(f"nothing was written: {e}")
+            note(f"nothing was written ({e}); what was measured is kept in {history}")
             raise
         finally:
             _end(store, run_id, outcome.reason)
