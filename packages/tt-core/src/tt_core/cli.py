@@ -9,16 +9,17 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
-from tt_spec import PluginError, Plugins
+from tt_spec import PluginError, Plugins, StoreError
 
 from tt_core import progress
-from tt_core.errors import ModelError, OptionError, UserError
+from tt_core.errors import FileError, ModelError, OptionError, RunError, UserError
 from tt_core.target import prepare_threads
 
 __all__ = ["app", "main"]
@@ -62,6 +63,7 @@ def tune(
         list[str] | None,
         typer.Option("--set", help="Override the recipe: searcher.population=256, scheduler=round-robin"),
     ] = None,
+    log: Annotated[bool, typer.Option(help="Keep the run's events beside the history, for tt history replay")] = True,
     as_json: JsonOption = False,
 ) -> None:
     """Search faster programs for a model's operators, measure them here, and write the faster model."""
@@ -70,12 +72,7 @@ def tune(
     shapes = _shapes(shape or [])
     limit = 5.0 if minutes is None and trials is None else minutes
 
-    def say(text: str) -> None:
-        if as_json:
-            print(json.dumps({"event": "note", "text": text}), flush=True)
-        else:
-            print(text, flush=True)
-
+    shown = progress.listener(as_json, limit, trials)
     with _interruptible() as halt:
         result = run(
             model,
@@ -89,20 +86,21 @@ def tune(
             out=out,
             seed=seed,
             set=set or [],
+            log=log,
             halt=halt,
-            say=say,
-            listeners=[progress.listener(as_json, limit, trials)],
+            say=shown.note,
+            listeners=[shown],
         )
     if as_json:
-        print(json.dumps({"event": "result", **result.as_dict()}, default=str), flush=True)
+        shown.emit("result", **result.as_dict())
     else:
         _report(result, history)
     if result.failure is not None:
-        raise UserError(f"the run broke off ({result.failure}); everything measured before is kept in {history}")
+        raise RunError(f"the run broke off ({result.failure}); everything measured before is kept in {history}")
     if result.reason == "interrupted":
         raise typer.Exit(130)
     if not any(math.isfinite(t.best_s) for t in result.tasks):
-        raise UserError("no valid program was found; tt history show lists the errors")
+        raise RunError("no valid program was found; tt history show lists the errors")
 
 
 @app.command("tasks")
@@ -224,19 +222,27 @@ def history_show(
 ) -> None:
     """Show what a history holds: its runs, and the best of each task."""
     if not history.exists():
-        raise UserError(f"no history {history}: tt tune writes one")
+        raise FileError(f"no history {history}: tt tune writes one")
     store = Plugins().build("store", "sqlite", path=str(history))
     try:
         runs, tasks = store.runs(), store.summary()
-    except Exception as e:  # the store's own errors, all about the user's file
-        raise UserError(str(e)) from e
+    except StoreError as e:
+        raise FileError(str(e)) from e
     finally:
         store.close()
     if as_json:
         print(json.dumps({"runs": runs, "tasks": tasks}, default=str))
         return
     console = Console()
-    table = Table(title=f"{len(runs)} runs, {sum(t['trials'] for t in tasks)} measurements", title_justify="left")
+    table = Table(title=f"{len(runs)} runs", title_justify="left")
+    for heading in ("run", "began", "model", "recipe", "ended"):
+        table.add_column(heading, overflow="fold")
+    for r in runs:
+        began = datetime.fromtimestamp(r["started"]).strftime("%Y-%m-%d %H:%M")
+        model, recipe = r["info"].get("model", ""), r["info"].get("recipe", {}).get("name", "")
+        table.add_row(r["id"][:8], began, model, recipe, r["reason"] or "not in order")
+    console.print(table)
+    table = Table(title=f"{sum(t['trials'] for t in tasks)} measurements", title_justify="left")
     for heading in ("task", "op", "best", "trials", "failed", "device"):
         table.add_column(heading, overflow="fold")
     for t in tasks:
@@ -250,6 +256,25 @@ def history_show(
             str(t["device"]),
         )
     console.print(table)
+
+
+@history_app.command("replay")
+def history_replay(
+    run: Annotated[
+        str, typer.Argument(help="Beginning of a run's id (tt history show), or a log file; else the newest")
+    ] = "",
+    history: Annotated[Path, typer.Option(help="The database")] = Path("tt.db"),
+) -> None:
+    """Retell a run from its event log, as it was shown while it went on."""
+    from tt_core import retell
+    from tt_core.tuning import Result
+
+    told = retell.show(retell.find(run, history), sys.stdout)
+    if told.result is not None:
+        _report(Result.of(told.result), told.run.options["options"]["history"])
+    else:
+        trials = sum(s.trials for s in told.states)
+        print(f"stopped: {told.reason or 'its log ends here, the run was killed or goes on'}; {trials} trials")
 
 
 def main() -> None:
@@ -319,7 +344,7 @@ def _interruptible() -> Iterator[Any]:
         signal.signal(signal.SIGINT, before)
 
 
-def _report(result: Any, history: Path) -> None:
+def _report(result: Any, history: Path | str) -> None:
     latency = progress.latency
     shares = sorted(result.tasks, key=lambda t: -t.weight * t.best_s)
     table = Table(title="where the model's time goes", title_justify="left")

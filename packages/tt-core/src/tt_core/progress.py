@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
-import time
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any, TextIO
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
-from tt_spec import Batch, Measurement, RunInfo, TaskState
+from tt_spec import Batch, Clock, Measurement, RunInfo, TaskState, WallClock
 
-__all__ = ["JsonLines", "LiveTable", "PlainLines", "latency", "listener", "show_tasks"]
+from tt_core.eventlog import JsonLines
+
+__all__ = ["LiveTable", "PlainLines", "latency", "listener", "show_tasks"]
 
 
 def listener(as_json: bool, minutes: float | None, trials: int | None) -> Any:
@@ -29,30 +28,25 @@ def listener(as_json: bool, minutes: float | None, trials: int | None) -> Any:
 class _Progress:
     """What all of them know: the latest state of every task."""
 
-    def __init__(self, minutes: float | None, trials: int | None) -> None:
-        self.minutes, self.trials = minutes, trials
+    def __init__(self, minutes: float | None, trials: int | None, clock: Clock | None = None) -> None:
+        self.minutes, self.trials, self.clock = minutes, trials, clock or WallClock()
         self.states: dict[str, TaskState] = {}
-        self.started = time.monotonic()
+        self.started = self.clock.now()
         self.last = ""
 
     def tt_run_started(self, run: RunInfo) -> None:
-        self.started = time.monotonic()
-        self.states = {t.key: TaskState(t) for t in run.tasks}
+        self.started = self.clock.now()
+        self.states = {t.key: TaskState(t) for t in run.tasks} | {s.task.key: s for s in run.states}
 
     def update(self, state: TaskState) -> None:
         self.states[state.task.key] = state
         self.last = state.task.key
 
-    @property
-    def model_s(self) -> float:
-        """Weighted sum of the best latencies; inf while a task has none."""
-        return sum(s.weight * s.best_s for s in self.states.values())
-
     def left(self) -> str:
         """What is left of the budget."""
         parts = []
         if self.minutes is not None:
-            seconds = max(0.0, 60 * self.minutes - (time.monotonic() - self.started))
+            seconds = max(0.0, 60 * self.minutes - (self.clock.now() - self.started))
             parts.append(f"{int(seconds // 60)}:{int(seconds % 60):02d} left")
         if self.trials is not None:
             parts.append(f"{max(0, self.trials - sum(s.trials for s in self.states.values()))} trials left")
@@ -70,9 +64,14 @@ class _Progress:
 class PlainLines(_Progress):
     """A line per batch."""
 
-    def __init__(self, stream: TextIO, minutes: float | None = None, trials: int | None = None) -> None:
-        super().__init__(minutes, trials)
+    def __init__(
+        self, stream: TextIO, minutes: float | None = None, trials: int | None = None, clock: Clock | None = None
+    ) -> None:
+        super().__init__(minutes, trials, clock)
         self.stream = stream
+
+    def note(self, text: str) -> None:
+        print(text, file=self.stream, flush=True)
 
     def tt_batch_measured(self, run: RunInfo, state: TaskState, batch: Batch, results: list[Measurement]) -> None:
         self.update(state)
@@ -87,40 +86,6 @@ class PlainLines(_Progress):
         print(f"{state.task.name}: finished, {state.finished}", file=self.stream, flush=True)
 
 
-class JsonLines(_Progress):
-    """One JSON object per batch, and one at the start and the end of the tuning."""
-
-    def __init__(self, stream: TextIO) -> None:
-        super().__init__(None, None)
-        self.stream = stream
-
-    def tt_run_started(self, run: RunInfo) -> None:
-        super().tt_run_started(run)
-        self._emit("run_started", run_id=run.run_id, tasks=[t.name for t in run.tasks], options=run.options)
-
-    def tt_batch_measured(self, run: RunInfo, state: TaskState, batch: Batch, results: list[Measurement]) -> None:
-        self.update(state)
-        self._emit(
-            "batch_measured",
-            task=state.task.name,
-            trials=state.trials,
-            best_s=_finite(state.best_s),
-            errors=dict(Counter(m.error for m in results if m.error)),
-            measured=len(results),
-            model_s=_finite(self.model_s),
-            info=batch.info,
-        )
-
-    def tt_task_finished(self, run: RunInfo, state: TaskState) -> None:
-        self._emit("task_finished", task=state.task.name, reason=state.finished)
-
-    def tt_run_stopped(self, run: RunInfo, states: list[TaskState], reason: str) -> None:
-        self._emit("run_stopped", reason=reason, trials=sum(s.trials for s in states))
-
-    def _emit(self, event: str, **what: Any) -> None:
-        print(json.dumps({"event": event, **what}, default=str), file=self.stream, flush=True)
-
-
 class LiveTable(_Progress):
     """A table that keeps itself up to date: a row per task."""
 
@@ -128,6 +93,9 @@ class LiveTable(_Progress):
         super().__init__(minutes, trials)
         self.console = console
         self._live: Live | None = None
+
+    def note(self, text: str) -> None:
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def tt_run_started(self, run: RunInfo) -> None:
         super().tt_run_started(run)
@@ -206,7 +174,3 @@ def _gflops(state: TaskState) -> str:
 
 def _errors(state: TaskState) -> str:
     return "".join(f", {n} {kind}" for kind, n in sorted(state.errors.items()))
-
-
-def _finite(x: float) -> float | None:
-    return x if math.isfinite(x) else None

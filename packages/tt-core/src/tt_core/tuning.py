@@ -5,17 +5,18 @@ from __future__ import annotations
 import fnmatch
 import math
 import platform
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tt_spec import Outcome, Pipeline, Plugins, RunInfo, Task, WallClock, nearest, run
+from tt_spec import Outcome, Pipeline, Plugins, RunInfo, StoreError, Task, WallClock, nearest, run
 from tt_spec.types import TaskState
 
-from tt_core.errors import OptionError, TargetError, UserError, VerificationError
+from tt_core import eventlog
+from tt_core.errors import FileError, OptionError, TargetError, VerificationError
 from tt_core.quiet import quiet
 from tt_core.recipe import Recipe, resolve
 from tt_core.target import cores, device_fingerprint, prepare_threads, runnable
@@ -72,9 +73,23 @@ class Result:
     verified: dict[str, str] = field(default_factory=dict)
     failure: Exception | None = None
 
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Result:
+        """The result that `as_dict` described."""
+
+        def number(x: float | None) -> float:
+            return math.inf if x is None else x
+
+        tasks = tuple(
+            TaskResult(**{**{k: v for k, v in t.items() if k != "gflops"}, "best_s": number(t["best_s"])})
+            for t in data["tasks"]
+        )
+        failure = None if data["failure"] is None else RuntimeError(data["failure"])
+        return cls(**{**data, "tasks": tasks, "estimate_s": number(data["estimate_s"]), "failure": failure})
+
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON; infinities become None."""
-        data = asdict(self)
+        data = asdict(replace(self, failure=None))  # an exception may refuse to be copied
         data["failure"] = None if self.failure is None else str(self.failure)
         for t, row in zip(self.tasks, data["tasks"], strict=True):
             row["gflops"] = t.gflops
@@ -131,6 +146,7 @@ def tune(
     out: str | Path | None = None,
     seed: int = 0,
     set: Sequence[str] = (),
+    log: bool = True,
     listeners: Sequence[Any] = (),
     halt: Callable[[], str | None] = lambda: None,
     say: Callable[[str], None] = lambda text: None,
@@ -150,6 +166,7 @@ def tune(
         out: Where the tuned library goes; its sidecar is `out` + ".json".
         seed: Root of all randomness.
         set: Overrides of the recipe: "searcher.population=256", "scheduler=round-robin".
+        log: Whether the run's events are kept in a file of their own beside the history (`tt_core.eventlog`).
         listeners: Objects with any of the event hooks' methods.
         halt: Asked after every measurement; a text ends the run with that reason.
         say: Told in one line what happens around the tuning.
@@ -165,6 +182,8 @@ def tune(
     chosen = resolve(recipe, set, plugins)
     if (minutes is not None and not minutes > 0) or (trials is not None and trials < 1):
         raise OptionError(f"the budget must be positive, got minutes={minutes}, trials={trials}")
+    if minutes is None and trials is None:
+        minutes = 5.0
     path = None if out is None else Path(out)
     clock = WallClock()
     began = clock.now()
@@ -195,11 +214,27 @@ def tune(
         if path is not None:  # a model that cannot be deployed is refused before it is tuned
             with quiet():
                 untuned = deploy.compile_library(ready.lowered, {}, plugins)
-        run_id, stamp = _begin(store, chosen, ready, seed, {"minutes": minutes, "trials": trials, "tasks": tasks})
-        pipelines = _pipelines(ready, chosen, measurer, store, stamp["device"], seed, clock, plugins)
+        options = {
+            "minutes": minutes,
+            "trials": trials,
+            "tasks": tasks,
+            "history": str(history),
+            "out": out and str(out),
+        }
+        with _about_the_history():
+            run_id, about = _begin(store, chosen, ready, seed, options)
+            pipelines = _pipelines(ready, chosen, measurer, store, about["device"], seed, clock, plugins)
+        where = eventlog.folder(history) if log else None
+        kept = eventlog.EventLog(where and where / f"{run_id}.jsonl", clock, say)
+        stack.callback(kept.close)
+
+        def note(text: str) -> None:
+            say(text)
+            kept.note(text)
+
         restored = sum(len(p.rows) for p in pipelines)
         if restored:
-            say(f"continuing: {restored} measurements of these tasks are in {history}; none is repeated")
+            note(f"continuing: {restored} measurements of these tasks are in {history}; none is repeated")
         outcome = run(
             pipelines,
             measurer,
@@ -207,52 +242,66 @@ def tune(
             chosen.build("scheduler"),
             _stoppers(chosen, minutes, trials, plugins),
             clock,
-            info=RunInfo(run_id, tuple(ready.tasks), chosen.describe()),
+            info=RunInfo(run_id, tuple(ready.tasks), about),
             batch=chosen.batch,
-            listeners=[plugins.hook, *listeners],
+            listeners=[kept, plugins.hook, *listeners],
             halt=halt,
-            stamp=stamp,
+            stamp={"device": about["device"], "versions": about["versions"]},
         )
+        if outcome.failure is not None and path is not None:
+            note(f"the run broke off ({outcome.failure}); writing the best that was measured before")
         shipped: dict[str, Any] = {}
         best: dict[str, float] = {p.task.key: p.best_s for p in pipelines}
         try:
             if path is not None:
-                say("re-timing and verifying the finalists")
+                note("re-timing and verifying the finalists")
                 rows, best = _finalists(pipelines, measurer)
-                shipped = _ship(ready, untuned, rows, best, path, measurer, chosen, plugins, say)
+                shipped = _ship(ready, untuned, rows, best, path, measurer, chosen, plugins, note)
+        except Exception as e:
+            note(f"nothing was written ({e}); what was measured is kept in {history}")
+            raise
         finally:
             _end(store, run_id, outcome.reason)
-        return _result(ready, outcome, pipelines, best, run_id, clock.now() - began, shipped, path)
+        result = _result(ready, outcome, pipelines, best, run_id, clock.now() - began, shipped, path)
+        kept.emit("result", **result.as_dict())
+        return result
+
+
+@contextmanager
+def _about_the_history() -> Iterator[None]:
+    """Before anything is measured, what a store complains of is the user's file."""
+    try:
+        yield
+    except StoreError as e:
+        raise FileError(str(e)) from e
 
 
 def _store(recipe: Recipe, history: str | Path | None, stack: ExitStack) -> Any:
     store = recipe.plugins.build("store", "memory") if history is None else recipe.build("store", path=str(history))
     stack.callback(store.close)
-    try:
-        next(iter(store.query(task_key="")), None)  # opens it: a damaged history is reported before any work
-    except Exception as e:  # each store has its own errors, all about the user's file
-        raise UserError(str(e)) from e
+    with _about_the_history():  # a history that cannot be read or written is reported before any work
+        next(iter(store.query(task_key="")), None)
+        if hasattr(store, "remember"):
+            store.remember([])
     return store
 
 
 def _begin(
     store: Any, recipe: Recipe, ready: Prepared, seed: int, options: dict[str, Any]
 ) -> tuple[str, dict[str, Any]]:
-    versions = _versions(recipe)
-    stamp = {"device": device_fingerprint(ready.target), "versions": versions}
+    """Record the run; its id, and all that is to be known of it."""
+    about = {
+        "model": ready.model.name,
+        "target": str(ready.target),
+        "recipe": recipe.describe(),
+        "seed": seed,
+        "options": options,
+        "device": device_fingerprint(ready.target),
+        "versions": _versions(recipe),
+    }
     if hasattr(store, "remember"):
         store.remember(ready.tasks)
-    run_id = store.begin_run(
-        {
-            "model": ready.model.name,
-            "target": str(ready.target),
-            "recipe": recipe.describe(),
-            "seed": seed,
-            "options": options,
-            **stamp,
-        }
-    )
-    return run_id, stamp
+    return store.begin_run(about), about
 
 
 def _versions(recipe: Recipe) -> dict[str, str]:
@@ -291,8 +340,8 @@ def _stoppers(recipe: Recipe, minutes: float | None, trials: int | None, plugins
     stoppers = [s for s in [recipe.build("stopper")] if s is not None]
     if trials is not None:
         stoppers.append(plugins.build("stopper", "trials", trials=trials))
-    if minutes is not None or trials is None:
-        stoppers.append(plugins.build("stopper", "minutes", minutes=5.0 if minutes is None else minutes))
+    if minutes is not None:
+        stoppers.append(plugins.build("stopper", "minutes", minutes=minutes))
     return stoppers
 
 
