@@ -89,17 +89,17 @@ def convolutions(draw):
     dilation = draw(st.tuples(st.integers(1, 2), st.integers(1, 2)))
     size = [draw(st.integers((k - 1) * d + 1, (k - 1) * d + 9)) for k, d in zip(kernel, dilation, strict=True)]
     groups = draw(st.sampled_from([1, 1, 2, 3]))
-    return dict(
-        batch=draw(st.integers(1, 3)),
-        size=size,
-        channels=draw(st.sampled_from([1, 3, 5, 8, 17])),
-        filters=draw(st.sampled_from([1, 3, 7, 8, 16, 20, 24, 33])),
-        kernel=kernel,
-        groups=groups,
-        strides=draw(st.tuples(st.integers(1, 5), st.integers(1, 5))),
-        padding=draw(st.tuples(*[st.integers(0, 2)] * 4)),
-        dilation=dilation,
-    )
+    return {
+        "batch": draw(st.integers(1, 3)),
+        "size": size,
+        "channels": draw(st.sampled_from([1, 3, 5, 8, 17])),
+        "filters": draw(st.sampled_from([1, 3, 7, 8, 16, 20, 24, 33])),
+        "kernel": kernel,
+        "groups": groups,
+        "strides": draw(st.tuples(st.integers(1, 5), st.integers(1, 5))),
+        "padding": draw(st.tuples(*[st.integers(0, 2)] * 4)),
+        "dilation": dilation,
+    }
 
 
 def convolution(shape, rng, on, epilogue=None):
@@ -140,7 +140,7 @@ def test_convolutions_of_awkward_sizes(shape, seed):
 )
 def test_depthwise_convolutions_of_awkward_sizes(channels, size, stride, pad, kernel, seed):
     rng, on = np.random.default_rng(seed), target()
-    shape = dict(batch=2, size=size, channels=1, filters=1, kernel=kernel, groups=channels)
+    shape = {"batch": 2, "size": size, "channels": 1, "filters": 1, "kernel": kernel, "groups": channels}
     shape.update(strides=(stride, stride), padding=(pad, pad, 0, pad), dilation=(1, 1))
     mod, inputs, want = convolution(shape, rng, on)
     programs = Template().open(mod, on)
@@ -209,7 +209,7 @@ EPILOGUES = {
 def test_epilogues_are_fused_and_right(name):
     rng, on = np.random.default_rng(0), target()
     emit, by_hand = EPILOGUES[name]
-    shape = dict(batch=1, size=(6, 6), channels=5, filters=24, kernel=(3, 3), groups=1)
+    shape = {"batch": 1, "size": (6, 6), "channels": 5, "filters": 24, "kernel": (3, 3), "groups": 1}
     shape.update(strides=(1, 1), padding=(1, 1, 1, 1), dilation=(1, 1))
     mod, inputs, want = convolution(shape, rng, on, emit)
     programs = Template().open(mod, on)
@@ -218,7 +218,7 @@ def test_epilogues_are_fused_and_right(name):
 
 
 def small(on, filters=24):
-    shape = dict(batch=1, size=(8, 8), channels=4, filters=filters, kernel=(3, 3), groups=1)
+    shape = {"batch": 1, "size": (8, 8), "channels": 4, "filters": filters, "kernel": (3, 3), "groups": 1}
     shape.update(strides=(1, 1), padding=(1, 1, 1, 1), dilation=(1, 1))
     return convolution(shape, np.random.default_rng(0), on)
 
@@ -301,7 +301,7 @@ def test_both_holds_templates_and_sketches():
 
 def test_a_convolution_has_hundreds_to_a_hundred_thousand_rows():
     on = target()
-    shape = dict(batch=1, size=(56, 56), channels=64, filters=64, kernel=(3, 3), groups=1)
+    shape = {"batch": 1, "size": (56, 56), "channels": 64, "filters": 64, "kernel": (3, 3), "groups": 1}
     shape.update(strides=(1, 1), padding=(1, 1, 1, 1), dilation=(1, 1))
     mod, _, _ = convolution(shape, np.random.default_rng(0), on)
     assert 10**2 <= Template().open(mod, on).space.size <= 10**5

@@ -42,6 +42,9 @@ ShapeOption = Annotated[
 ]
 TargetOption = Annotated[str, typer.Option(help='"native", a TVM target string or JSON')]
 TasksOption = Annotated[str, typer.Option(help="Pattern of task names, as in a shell")]
+SpaceOption = Annotated[
+    str | None, typer.Option(help="Where candidates come from: template, sketch, both (default), or a plug-in's")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable output")]
 
 
@@ -54,6 +57,7 @@ def tune(
     trials: Annotated[int | None, typer.Option(help="Programs to measure in this run")] = None,
     minutes: Annotated[float | None, typer.Option(help="Tuning time; 5 if there is no other budget")] = None,
     tasks: TasksOption = "*",
+    space: SpaceOption = None,
     history: Annotated[
         Path, typer.Option(help="Where every measurement is kept; a repeated run continues from it")
     ] = Path("tt.db"),
@@ -85,7 +89,7 @@ def tune(
             history=history,
             out=out,
             seed=seed,
-            set=set or [],
+            set=[*([f"space={space}"] if space else []), *(set or [])],
             log=log,
             halt=halt,
             say=shown.note,
@@ -109,12 +113,13 @@ def list_tasks(
     shape: ShapeOption = None,
     target: TargetOption = "native",
     tasks: TasksOption = "*",
+    space: SpaceOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List a model's tunable operators: shapes, work, weight and the size of their spaces."""
     from tt_core.tuning import prepare
 
-    found = prepare(model, target=target, shapes=_shapes(shape or []), tasks=tasks).tasks
+    found = prepare(model, target=target, shapes=_shapes(shape or []), tasks=tasks, space=space or "both").tasks
     if as_json:
         rows = [
             {

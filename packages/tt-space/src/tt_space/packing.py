@@ -70,7 +70,7 @@ def legalizers(target: tvm.target.Target) -> dict[str, Callable[[relax.BlockBuil
     return {"relax.nn.conv2d": conv2d, "relax.matmul": matmul}
 
 
-# -- weights and computations ---------------------------------------------------------------------------------------------------
+# -- weights and computations --------------------------------------------------------------------------------------
 
 
 def _packed(weight: np.ndarray, lanes: int) -> np.ndarray:

@@ -116,7 +116,7 @@ def find_anchor(mod: tvm.IRModule) -> Anchor | None:
     heavy = [i for i, (_, b) in enumerate(blocks) if ANCHOR in (b.annotations or {})]
     if len(heavy) != 1:
         return None
-    rv, block = blocks[heavy[0]]
+    _rv, block = blocks[heavy[0]]
     others = [b for i, (_, b) in enumerate(blocks) if i != heavy[0]]
     if any(v.iter_type != 0 for b in others for v in b.iter_vars):  # another reduction
         return None
