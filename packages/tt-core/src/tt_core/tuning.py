@@ -5,25 +5,28 @@ from __future__ import annotations
 import fnmatch
 import math
 import platform
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tt_spec import Outcome, Pipeline, Plugins, RunInfo, Task, WallClock, nearest, run
+from tt_spec import Outcome, PieceError, Pipeline, Plugins, RunInfo, Task, WallClock, nearest, run
 from tt_spec.types import TaskState
 
-from tt_core.errors import OptionError, TargetError, UserError, VerificationError
+from tt_core.causes import Causes
+from tt_core.errors import FileError, OptionError, TargetError, VerificationError
 from tt_core.quiet import quiet
 from tt_core.recipe import Recipe, resolve
+from tt_core.requirements import require_tvm
 from tt_core.target import cores, device_fingerprint, prepare_threads, runnable
 from tt_core.target import resolve as resolve_target
 
 __all__ = ["Prepared", "Result", "TaskResult", "prepare", "tune"]
 
 BACKEND = "tt_core.backend:TvmBackend"
+MOST_MINUTES = 525_600
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,7 @@ class Result:
         before_s: Median latency of the untuned model, seconds; None if no file was asked for.
         after_s: The same of the tuned file.
         verified: What the file's outputs were compared with.
+        causes: Why candidates failed, earlier runs' included; collected only if no task has a valid program.
     """
 
     model: str
@@ -71,6 +75,7 @@ class Result:
     after_s: float | None = None
     verified: dict[str, str] = field(default_factory=dict)
     failure: Exception | None = None
+    causes: Causes = field(default_factory=Causes)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON; infinities become None."""
@@ -103,6 +108,7 @@ def prepare(
     plugins: Plugins | None = None,
 ) -> Prepared:
     """Import and lower a model, and pick the tasks whose name matches the pattern `tasks`."""
+    require_tvm()
     prepare_threads()
     from tt_core import lower, models
 
@@ -161,10 +167,15 @@ def tune(
         UserError: Before anything is measured: unusable model, target, recipe, option, history or output path.
         VerificationError: A tuned program computes something else; names the operator; no file is written.
     """
+    require_tvm()
     plugins = plugins or Plugins()
     chosen = resolve(recipe, set, plugins)
-    if (minutes is not None and not minutes > 0) or (trials is not None and trials < 1):
-        raise OptionError(f"the budget must be positive, got minutes={minutes}, trials={trials}")
+    if (minutes is not None and not 0 < minutes <= MOST_MINUTES) or (trials is not None and trials < 1):
+        raise OptionError(
+            f"the budget must be positive, and minutes at most {MOST_MINUTES}, got minutes={minutes}, trials={trials}"
+        )
+    if seed < 0:
+        raise OptionError(f"the seed must be a whole number, at least 0, got {seed}")
     path = None if out is None else Path(out)
     clock = WallClock()
     began = clock.now()
@@ -172,21 +183,14 @@ def tune(
     from tt_core import deploy
 
     if path is not None:
-        deploy.check_writable(path)
+        deploy.check_writable(path, apart=[p for p in (model, recipe, history) if isinstance(p, str | Path)])
     with ExitStack() as stack:
         with quiet():
             resolved = resolve_target(target)
         if (why := runnable(resolved)) is not None:
             raise TargetError(f"{why}: tune on a machine that has it; tt tasks --target shows what there is to tune")
         store = _store(chosen, history, stack)
-        measurer = chosen.build(
-            "measurer",
-            backend=BACKEND,
-            threads=int(resolved.attrs.get("num-cores", cores())),
-            evaluator=chosen.build("evaluator"),
-        )
-        stack.callback(measurer.close)
-        measurer.prestart()
+        measurer = _measurer(chosen, resolved, stack)
         space = chosen.pieces["space"]
         ready = prepare(
             model, target=resolved, shapes=shapes, tasks=tasks, plugins=plugins, space=space[0] if space else "sketch"
@@ -195,7 +199,8 @@ def tune(
         if path is not None:  # a model that cannot be deployed is refused before it is tuned
             with quiet():
                 untuned = deploy.compile_library(ready.lowered, {}, plugins)
-        run_id, stamp = _begin(store, chosen, ready, seed, {"minutes": minutes, "trials": trials, "tasks": tasks})
+        with _about_the_history():
+            run_id, stamp = _begin(store, chosen, ready, seed, {"minutes": minutes, "trials": trials, "tasks": tasks})
         pipelines = _pipelines(ready, chosen, measurer, store, stamp["device"], seed, clock, plugins)
         restored = sum(len(p.rows) for p in pipelines)
         if restored:
@@ -216,23 +221,45 @@ def tune(
         shipped: dict[str, Any] = {}
         best: dict[str, float] = {p.task.key: p.best_s for p in pipelines}
         try:
-            if path is not None:
+            if path is not None and any(math.isfinite(s) for s in best.values()):
                 say("re-timing and verifying the finalists")
                 rows, best = _finalists(pipelines, measurer)
                 shipped = _ship(ready, untuned, rows, best, path, measurer, chosen, plugins, say)
         finally:
             _end(store, run_id, outcome.reason)
+        if not any(math.isfinite(s) for s in best.values()):
+            with suppress(PieceError):  # the run's own end counts for more
+                shipped["causes"] = Causes.of(m for t in ready.tasks for m in store.query(task_key=t.key))
         return _result(ready, outcome, pipelines, best, run_id, clock.now() - began, shipped, path)
 
 
 def _store(recipe: Recipe, history: str | Path | None, stack: ExitStack) -> Any:
     store = recipe.plugins.build("store", "memory") if history is None else recipe.build("store", path=str(history))
     stack.callback(store.close)
-    try:
+    with _about_the_history():
         next(iter(store.query(task_key="")), None)  # opens it: a damaged history is reported before any work
-    except Exception as e:  # each store has its own errors, all about the user's file
-        raise UserError(str(e)) from e
     return store
+
+
+@contextmanager
+def _about_the_history() -> Iterator[None]:
+    """Before anything is measured, what a store complains of is the user's file."""
+    try:
+        yield
+    except PieceError as e:
+        raise FileError(str(e)) from e
+
+
+def _measurer(recipe: Recipe, target: Any, stack: ExitStack) -> Any:
+    """The recipe's measurer for the target, started."""
+    threads = int(target.attrs.get("num-cores", cores()))
+    try:
+        measurer = recipe.build("measurer", backend=BACKEND, threads=threads, evaluator=recipe.build("evaluator"))
+        stack.callback(measurer.close)
+        measurer.prestart()
+    except (TypeError, ValueError) as e:
+        raise OptionError(f"recipe {recipe.name!r}, measurer: {e}") from e
+    return measurer
 
 
 def _begin(
@@ -282,7 +309,8 @@ def _pipelines(
             peers=peers,
             warm=np.concatenate(warm) if warm else None,
         )
-        pipeline.restore(store.query(task_key=task.key, space_key=task.space.key, device=device))
+        with _about_the_history():
+            pipeline.restore(store.query(task_key=task.key, space_key=task.space.key, device=device))
         peers.append(pipeline)
     return list(peers)
 

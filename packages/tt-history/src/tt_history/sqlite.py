@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tt_spec.clock import Clock, WallClock
+from tt_spec.roles import PieceError
 from tt_spec.serial import from_json, to_json
 from tt_spec.types import Measurement, Task
 
@@ -99,7 +100,7 @@ ORDER BY g.first_id
 """
 
 
-class StoreError(Exception):
+class StoreError(PieceError):
     """The history cannot be used; the message says the file, the rule and what to do."""
 
 

@@ -35,6 +35,7 @@ __all__ = [
     "Candidate",
     "Evaluator",
     "Measurer",
+    "PieceError",
     "Realised",
     "RunInfo",
     "RunState",
@@ -45,6 +46,10 @@ __all__ = [
     "Store",
     "Surrogate",
 ]
+
+
+class PieceError(Exception):
+    """A piece cannot do its work for a reason that the user can mend; the message says what came and what to do."""
 
 
 @dataclass(frozen=True)
