@@ -262,7 +262,7 @@ def history_show(
     history: Annotated[Path, typer.Argument(help="The database")] = Path("tt.db"), as_json: JsonOption = False
 ) -> None:
     """Show what a history holds: its runs, and the best of each task."""
-    if not history.exists():
+    if not os.path.exists(history):  # unlike pathlib's, it takes any text
         raise FileError(f"no history {history}: tt tune writes one")
     store = Plugins().build("store", "sqlite", path=str(history))
     try:

@@ -66,15 +66,15 @@ def compile_library(lowered: Lowered, rows: Mapping[str, np.ndarray], plugins: P
 def check_writable(path: Path, apart: Sequence[str | Path] = ()) -> None:
     """Raise before hours of work if the file and its sidecar cannot be linked and written, or would replace one of
     the files `apart`."""
-    if path.is_dir():
+    if os.path.isdir(path):
         raise FileError(f"--out {path} is a folder: give a file name, e.g. {path / 'model.so'}")
     if path.suffix != ".so":
         raise FileError(f"--out {path} must end with .so, TVM loads a library by that: e.g. {path.stem or 'model'}.so")
     for goal in (path, sidecar_path(path)):
-        if goal.exists() and not goal.is_file():
+        if os.path.exists(goal) and not os.path.isfile(goal):
             raise FileError(f"--out {path}: {goal} is no regular file, choose another name")
         for other in apart:
-            if goal.exists() and os.path.exists(other) and goal.samefile(other):
+            if os.path.exists(goal) and os.path.exists(other) and goal.samefile(other):
                 raise FileError(f"--out {path} would replace {other}: choose another name")
     part = _part(path)
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -100,11 +101,7 @@ def digest(path: Path) -> str:
 
 def read_sidecar(path: Path) -> dict[str, Any]:
     """The JSON beside a deployed library. Raises `ModelError` that names the file or the entry that is wrong."""
-    try:
-        is_file = path.is_file()
-    except (OSError, ValueError):  # a name that no file can have
-        is_file = False
-    if not is_file:
+    if not os.path.isfile(path):  # unlike pathlib's, it takes any text
         raise ModelError(f"no file {path}: make one with tt tune MODEL --out FILE.so")
     beside = sidecar_path(path)
     try:
