@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
-import os
 import random
 import signal
 import string
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -83,29 +79,66 @@ def quick(tmp_path, monkeypatch) -> Iterator[Callable[[list[str]], tuple[int, st
 
 # -- random command lines ---------------------------------------------------------------------------------------------
 
-WEIRD = ["", " ", "-", "--", "\0", "\n", "ä\u2028\x1b[31m", "\udcff", "a" * 5000, "..", "/", "/dev/null", "/dev/zero", "~"]
-WEIRD += ["/proc/self/mem", "-1", "0", "1e999", "nan", "inf", "9" * 400, "½", "²", "0x10", "%s%n", "{}", "[]", "null", "="]
+WEIRD = [
+    "",
+    " ",
+    "-",
+    "--",
+    "\0",
+    "\n",
+    "ä\u2028\x1b[31m",
+    "\udcff",
+    "a" * 5000,
+    "..",
+    "/",
+    "/dev/null",
+    "/dev/zero",
+    "~",
+]
+WEIRD += [
+    "/proc/self/mem",
+    "-1",
+    "0",
+    "1e999",
+    "nan",
+    "inf",
+    "9" * 400,
+    "½",
+    "²",
+    "0x10",
+    "%s%n",
+    "{}",
+    "[]",
+    "null",
+    "=",
+]
 MODELS = [OP, OP, OP, "op:", "op", "op:matmul", "op:matmul:", "op:matmul:1,2", "op:matmul:0,1,1", "op:matmul:1,1,1,1"]
-MODELS += ["op:conv2d:1,4,8,4,3,1,1", "op:conv2d:1,4,2,4,9,1,0", "op:matmul:99999999,99999999,9", "op:convd:1", "resnet81"]
+MODELS += [
+    "op:conv2d:1,4,8,4,3,1,1",
+    "op:conv2d:1,4,2,4,9,1,0",
+    "op:matmul:99999999,99999999,9",
+    "op:convd:1",
+    "resnet81",
+]
 MODELS += ["op:batch_matmul:1,4,4,4", "missing.onnx", "notes.txt", "empty.onnx", ".", "tt.db", "op:matmul:1e3,1,1"]
 NUMBERS = ["1", "2", "3", "0", "-1", "one", "1.5", "nan"]
 POOL = {
     "--trials": NUMBERS,
     "--minutes": ["0.001", "1", "0", "-1", "nan", "inf", "1e300", "x"],
     "--seed": ["0", "7", "-1", "x", "1.5", "99999999999999999999999"],
-    "--target": ["native", "llvm", "llvm -mcpu=skylake", "llvm -mcpu=nope", "cuda", "llvn", "c", '{"kind": "llvm"}', "{", "[]"],
+    "--target": ["native", "llvm", "llvm -mcpu=skylake", "llvm -mcpu=no", "cuda", "llvn", '{"kind": "llvm"}', "{", "[]"],
     "--recipe": ["random", "tt", "autotvm", "autotvn", "notes.txt", "mine.toml", ".", "tt.db"],
     "--tasks": ["*", "matmul", "conv*", "[", "!"],
-    "--history": ["tt.db", "new.db", "notes.txt", ".", "none/tt.db", "/dev/null", ":memory:", "file:x.db?mode=ro", "/dev/full"],
+    "--history": ["tt.db", "new.db", "notes.txt", ".", "none/tt.db", "/dev/null", ":memory:", "file:x?mode=ro"],
     "--out": ["m.so", "m.txt", ".", "none/m.so", "notes.txt", "tt.db", "/dev/full", "/proc/m.so", "x" * 300 + ".so"],
     "--shape": ["x=1,3", "x", "=1", "x=", "x=1,a", "y=1", "x=-1,3", "x=" + "9" * 30],
     "--set": [
         "searcher=random", "searcher=anneal", "searcher=nope", "searcher", "searcher.x=1", "sercher=random", "batch=1",
         "batch=0", "batch=x", "searcher.population=4", "searcher.population=abc", "searcher.population=0",
         "searcher.chains=-1", "scheduler.trials=0", "scheduler=round-robin", "evaluator.repeat=nan", "store=memory",
-        "store=nope", "measurer=synthetic", "measurer.workers=0", "measurer.workers=x", "measurer.chunk=0", "space=nope",
+        "store=nope", "measurer=synthetic", "measurer.workers=0", "measurer.workers=x", "measurer.chunk=0",
         "draft=none", "draft=null", "surrogate=null", "surrogate.inputs=x", "draft.inputs=statements", "verify=1",
-        "stopper=none", "sampler.x=[", "a=b=c", "stopper.patience=true",
+        "stopper=none", "sampler.x=[", "a=b=c", "stopper.patience=true", "space=nope",
     ],
     "--seconds": ["0", "0.001", "-1", "nan", "inf", "x", "1e300"],
     "--json": [],
@@ -113,7 +146,21 @@ POOL = {
     "--help": [],
     "--no-such": ["1"],
 }  # fmt: skip
-COMMANDS = ["tune", "tune", "tune", "tune", "tasks", "tasks", "run", "plugins", "recipes", "history", "doctor", "tun", ""]
+COMMANDS = [
+    "tune",
+    "tune",
+    "tune",
+    "tune",
+    "tasks",
+    "tasks",
+    "run",
+    "plugins",
+    "recipes",
+    "history",
+    "doctor",
+    "tun",
+    "",
+]
 
 
 def command_line(rng: random.Random) -> list[str]:
@@ -261,7 +308,7 @@ def test_damaged_files(quick, tmp_path, kind):
     rng = random.Random(20260730)
     codes = []
     for _ in range(DAMAGED):
+        (tmp_path / victim).unlink(missing_ok=True)  # never in place: the library may be mapped into this process
         (tmp_path / victim).write_bytes(damage(good, rng))
-        for command in commands(tmp_path / name):
-            codes.append(quick(command)[0])
+        codes.append(quick(rng.choice(commands(tmp_path / name)))[0])
     assert sum(code != 0 for code in codes) > DAMAGED // 10, "the damage is too small to show anything"

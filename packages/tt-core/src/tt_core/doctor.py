@@ -23,7 +23,7 @@ import numpy as np
 import psutil
 from tt_spec import PluginError, Plugins
 
-from tt_core.errors import InstallationError, OptionError, one_line
+from tt_core.errors import InstallationError, one_line
 from tt_core.requirements import installed, require_tvm, unmet, wants
 from tt_core.target import cores
 
@@ -244,26 +244,25 @@ def disk(free: Mapping[str, float | None]) -> Check:
 
 
 def pieces(load: Callable[[], Plugins], told: Mapping[str, Any]) -> Check:
-    from tt_core.recipe import resolve
-
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             plugins = load()
-        count = sum(len(p) for p in plugins.pieces.values())
-        failed = [f"{b.distribution} {b.version}: {b.why}" for b in plugins.broken]
-        failed += told.get("pieces", {}).get("failed", [])
-        of = {"pieces": count, "failed": failed, "missing": told.get("pieces", {}).get("missing", [])}
-        resolve("tt", (), plugins)
-    except (PluginError, OptionError) as e:
-        return Check(
-            "plugins", "failure", str(e), "install what is missing: pip install 'tt-core[all]'", {"failed": [str(e)]}
-        )
-    extra = f"; {len(of['missing'])} need an extra: {'; '.join(of['missing'])}" if of["missing"] else ""
+    except PluginError as e:
+        return Check("plugins", "failure", str(e), "no command can choose a piece before that is mended")
+    seen = told.get("pieces", {})
+    failed = [f"{b.distribution} {b.version}: {b.why}" for b in plugins.broken] + seen.get("failed", [])
+    missing, count = seen.get("missing", []), sum(len(p) for p in plugins.pieces.values())
+    of = {"pieces": count, "failed": failed, "missing": missing}
+    if (why := seen.get("recipe")) is not None:
+        return Check("plugins", "failure", why, "the default recipe lacks a piece: pip install 'tt-core[all]'", of)
+    found = f"{count} pieces" + (f"; {len(missing)} need an extra: {'; '.join(missing)}" if missing else "")
+    if "error" in seen:
+        failed.append(seen["error"])
     if failed:
         advice = "these are left out: upgrade or uninstall their distribution"
-        return Check("plugins", "warning", f"{count} pieces; failed: {'; '.join(failed)}", advice, of)
-    return Check("plugins", "ok", f"{count} pieces{extra}", facts=of)
+        return Check("plugins", "warning", f"{found}; failed: {'; '.join(failed)}", advice, of)
+    return Check("plugins", "ok", found, facts=of)
 
 
 def versions(distributions: Sequence[str], version: Callable[[str], str | None]) -> Check:

@@ -15,7 +15,7 @@ from typing import Any
 
 from tt_spec import PluginError, Plugins
 
-from tt_core.errors import summary
+from tt_core.errors import OptionError, summary
 from tt_core.target import cores, prepare_threads
 
 __all__ = ["PROBE_S", "main"]
@@ -68,9 +68,11 @@ def _compiler() -> dict[str, Any]:
 
 
 def _pieces() -> dict[str, Any]:
-    """Pieces that are registered but cannot be imported: `missing` an extra, or `failed`."""
+    """Pieces that cannot be imported, `missing` an extra or `failed`, and why the default `recipe` cannot be used."""
+    from tt_core.recipe import resolve
+
     plugins = Plugins()
-    found: dict[str, Any] = {"missing": [], "failed": []}
+    found: dict[str, Any] = {"missing": [], "failed": [], "recipe": None}
     for role, pieces in plugins.pieces.items():
         for name, piece in pieces.items():
             try:
@@ -79,6 +81,10 @@ def _pieces() -> dict[str, Any]:
                 found["missing"].append(str(e))
             except Exception as e:  # a stranger's module may fail in any way
                 found["failed"].append(f"{role} {name!r} of {piece.distribution} {piece.version}: {summary(e)}")
+    try:
+        resolve("tt", (), plugins)
+    except OptionError as e:
+        found["recipe"] = str(e)
     return found
 
 
