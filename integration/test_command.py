@@ -134,13 +134,17 @@ def test_tasks_lists_what_can_be_tuned(tt):
         (["tune", OP, "--target", "cuda"], ["cuda", "machine"]),
         (["tune", OP, "--tasks", "conv*"], ["conv*", "matmul"]),
         (["tune", OP, "--shape", "x"], ["name=1,3,224,224"]),
+        (["tune", OP, "--recipe", "tt", "--set", "searcher.population=abc"], ["population", "int", "abc"]),
+        (["tune", OP, "--seed", "-1"], ["seed", "-1"]),
+        (["tune", OP, "--minutes", "inf"], ["minutes", "inf"]),
+        (["tune", OP, "--set", "measurer.workers=0"], ["measurer", "at least 1"]),
         (["tune", OP, "--out", "missing/folder/m.so"], ["missing/folder/m.so"]),
         (["run", "none.so"], ["none.so", "tt tune"]),
         (["history", "show", "none.db"], ["none.db"]),
     ],
 )
 def test_a_mistake_is_one_line_that_says_what_to_do(tt, tmp_path, args, words):
-    codes = {"resnet81": 3, "llvn": 4, "cuda": 4, "x": 3, "none.so": 3}
+    codes = {"resnet81": 3, "llvn": 4, "cuda": 4, "x": 3, "none.so": 3, "missing/folder/m.so": 6, "none.db": 6}
     done = tt(*args, code=next((c for w, c in codes.items() if w in args), 2))
     assert len(done.stderr.strip().splitlines()) == 1
     assert all(word in done.stderr for word in words), done.stderr
@@ -148,7 +152,7 @@ def test_a_mistake_is_one_line_that_says_what_to_do(tt, tmp_path, args, words):
 
 def test_a_damaged_history_is_reported_and_left_alone(tt, tmp_path):
     (tmp_path / "tt.db").write_bytes(b"this is no database, but somebody's notes" * 40)
-    done = tt("tune", OP, "--trials", "4", code=2)
+    done = tt("tune", OP, "--trials", "4", code=6)
     assert "tt.db" in done.stderr
     assert (tmp_path / "tt.db").read_bytes().startswith(b"this is no database")
 

@@ -126,7 +126,7 @@ POOL = {
     "--trials": NUMBERS,
     "--minutes": ["0.001", "1", "0", "-1", "nan", "inf", "1e300", "x"],
     "--seed": ["0", "7", "-1", "x", "1.5", "99999999999999999999999"],
-    "--target": ["native", "llvm", "llvm -mcpu=skylake", "llvm -mcpu=no", "cuda", "llvn", '{"kind": "llvm"}', "{", "[]"],
+    "--target": ["native", "llvm", "llvm -mcpu=skylake", "llvm -mcpu=no", "cuda", "llvn", "c", "{", "[]"],
     "--recipe": ["random", "tt", "autotvm", "autotvn", "notes.txt", "mine.toml", ".", "tt.db"],
     "--tasks": ["*", "matmul", "conv*", "[", "!"],
     "--history": ["tt.db", "new.db", "notes.txt", ".", "none/tt.db", "/dev/null", ":memory:", "file:x?mode=ro"],
@@ -312,3 +312,61 @@ def test_damaged_files(quick, tmp_path, kind):
         (tmp_path / victim).write_bytes(damage(good, rng))
         codes.append(quick(rng.choice(commands(tmp_path / name)))[0])
     assert sum(code != 0 for code in codes) > DAMAGED // 10, "the damage is too small to show anything"
+
+
+# -- one mistake of each kind, in a process of its own ----------------------------------------------------------------
+
+
+def test_no_valid_program_names_the_causes_and_writes_no_file(tt, tmp_path):
+    options = ["--trials", "3", "--recipe", "random", "--set", "measurer.build_timeout_s=0.001", "--out", "m.so"]
+    said = tt("tune", OP, *options, code=7).stderr.splitlines()
+    assert "3 candidates failed: 3 build-timeout" in said[0]
+    assert said[1].strip().startswith("3 x build-timeout: ")
+    assert not (tmp_path / "m.so").exists()
+
+
+def test_debug_shows_the_traceback_wherever_it_stands(tt):
+    for arguments in (["--debug", "tasks", "op:matmul:1"], ["tasks", "op:matmul:1", "--debug"]):
+        done = tt(*arguments, code=3, traceback=True)
+        assert "Traceback" in done.stderr and done.stderr.splitlines()[-1].startswith("tt: ")
+    assert "Traceback" not in tt("tasks", "op:matmul:1", code=3).stderr
+
+
+def test_a_defect_is_one_line_with_a_code_of_its_own(monkeypatch, capsys):
+    def broken(self: object, role: str) -> None:
+        raise ZeroDivisionError("first line\nsecond line")
+
+    monkeypatch.setattr(cli.Plugins, "names", broken)
+    assert cli.run(["recipes"]) == 70
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "ZeroDivisionError: first line" in line and "--debug" in line
+
+
+def test_an_output_is_refused_before_anything_is_measured(quick, tmp_path, monkeypatch):
+    monkeypatch.setattr(QuickPool, "measure", lambda *_: pytest.fail("it was measured"))
+    onnx_file(tmp_path / "model.so")
+    (tmp_path / "d.so.json").mkdir()
+    for out in ("model.so", "d.so", "none/m.so", "m.onnx", "/proc/m.so"):
+        code, _, said = quick(["tune", "model.so", "--trials", "1", "--out", out])
+        assert code == 6 and out in said
+    monkeypatch.setenv("CXX", "/bin/false")
+    code, _, said = quick(["tune", OP, "--trials", "1", "--out", "x.so"])
+    assert code == 8 and "/bin/false" in said
+
+
+def test_a_target_that_this_machine_cannot_run(quick):
+    for target, word in (
+        ('{"kind": "llvm", "num-cores": 100000}', "100000 cores"),
+        ('{"kind": "llvm", "mtriple": "riscv64-linux-gnu"}', "riscv64"),
+        ('{"kind": "llvm", "mtriple": "foo-bar"}', "foo-bar"),
+        ("llvm -mcpu=skylak", "'skylake'"),
+    ):
+        code, _, said = quick(["tune", OP, "--trials", "1", "--target", target])
+        assert code == 4 and word in said
+
+
+def test_exit_codes_are_documented(quick):
+    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    assert all(f"| {code} | {what} |" in readme for code, what in EXIT_CODES.items())
+    shown = " ".join(quick(["--help"])[1].split())
+    assert all(f"{code} {what}" in shown for code, what in EXIT_CODES.items())

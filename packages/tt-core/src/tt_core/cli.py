@@ -41,7 +41,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
-    epilog="Exit codes:\n\n" + "\n\n".join(f"{code}  {what}" for code, what in EXIT_CODES.items()),
+    epilog="Exit codes: " + "; ".join(f"{code} {what}" for code, what in EXIT_CODES.items()) + ".",
 )
 history_app = typer.Typer(help="The store of every measurement.", no_args_is_help=True)
 app.add_typer(history_app, name="history")
