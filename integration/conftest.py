@@ -16,12 +16,14 @@ import pytest
 def tt(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run `tt` in `tmp_path`; fails with its output unless it exits with `code`."""
 
-    def run(*args: str, code: int = 0, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+    def run(
+        *args: str, code: int = 0, timeout: float = 300, traceback: bool = False
+    ) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
             [sys.executable, "-m", "tt_core", *args], cwd=tmp_path, capture_output=True, text=True, timeout=timeout
         )
         assert done.returncode == code, f"exit {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-        assert "Traceback" not in done.stderr
+        assert ("Traceback" in done.stderr) == traceback
         return done
 
     return run

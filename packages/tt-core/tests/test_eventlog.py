@@ -249,7 +249,7 @@ def test_a_damaged_log_is_one_line_that_names_the_place(logged, tmp_path):
     with pytest.raises(FileError, match="none"):
         retell.read(tmp_path / "none.jsonl")
     path.write_bytes(lines[0] + b'{"event": "batch_measured", "task": "conv2d_relu"}\n')
-    with pytest.raises(FileError, match="an event lacks or spoils 'trials'"):
+    with pytest.raises(FileError, match="an event lacks or spoils 'trials'"), retell.whole(path):
         retell.show(path, io.StringIO())
 
 

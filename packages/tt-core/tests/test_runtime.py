@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 
 import pytest
 from tt_core.errors import ModelError
 from tt_core.runtime import Runner, read_sidecar, sidecar_path
 
-GOOD = {"inputs": [{"name": "x", "shape": [1, 4], "dtype": "float32"}], "target": '{"kind": "llvm"}'}
+NOT_ELF = b"not an ELF file"
+GOOD = {
+    "inputs": [{"name": "x", "shape": [1, 4], "dtype": "float32"}],
+    "target": '{"kind": "llvm"}',
+    "threads": 1,
+    "sha256": hashlib.sha256(NOT_ELF).hexdigest(),
+}
 
 
 @pytest.fixture
 def library(tmp_path):
     path = tmp_path / "model.so"
-    path.write_bytes(b"not an ELF file")
+    path.write_bytes(NOT_ELF)
     sidecar_path(path).write_text(json.dumps(GOOD))
     return path
 
@@ -51,6 +58,37 @@ def test_a_damaged_sidecar_is_named(library, content):
 def test_a_sidecar_that_is_not_text_is_named(library):
     sidecar_path(library).write_bytes(b"\xff\xfe\x00")
     assert "is not a sidecar of tt" in message(library)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"threads": 0}, "'threads'"),
+        ({"threads": 10**9}, "'threads'"),
+        ({"threads": "2"}, "'threads'"),
+        ({"sha256": None}, "'sha256'"),
+        ({"target": "native"}, "'target'"),
+        ({"target": '{"mcpu": "x"}'}, "'target'"),
+        ({"inputs": [{"name": "x", "shape": [1, 4]}]}, "input 0"),
+        ({"inputs": [*GOOD["inputs"], {"name": "y", "shape": [-1], "dtype": "float32"}]}, "input 1"),
+        ({"inputs": [{"name": "x", "shape": [1.5], "dtype": "float32"}]}, "input 0"),
+        ({"inputs": [{"name": "x", "shape": [1], "dtype": "float33"}]}, "input 0"),
+        ({"inputs": [{"name": "x", "shape": [1], "dtype": "object"}]}, "input 0"),
+        ({"inputs": [{"name": "x", "shape": [10**12, 10**12], "dtype": "float32"}]}, "cannot hold"),
+    ],
+)
+def test_an_entry_that_cannot_be_used_is_named(library, change, says):
+    sidecar_path(library).write_text(json.dumps({**GOOD, **change}))
+    assert says in message(library)
+
+
+def test_a_library_that_changed_is_not_loaded(library, monkeypatch):
+    import tvm
+
+    monkeypatch.setattr(tvm.runtime, "load_module", lambda path: pytest.fail("it was loaded"))
+    library.write_bytes(NOT_ELF + b"!")
+    with pytest.raises(ModelError, match="sha256"):
+        Runner(library)
 
 
 def test_a_damaged_library_is_one_line(library):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
 import signal
 import sys
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -18,11 +20,21 @@ from rich.console import Console
 from rich.table import Table
 from tt_spec import PluginError, Plugins, StoreError
 
-from tt_core import progress
-from tt_core.errors import FileError, ModelError, OptionError, RunError, UserError
+from tt_core import doctor, progress
+from tt_core.errors import (
+    EXIT_CODES,
+    FileError,
+    InstallationError,
+    ModelError,
+    OptionError,
+    RunError,
+    explained,
+    one_line,
+    summary,
+)
 from tt_core.target import prepare_threads
 
-__all__ = ["app", "main"]
+__all__ = ["app", "main", "run"]
 
 app = typer.Typer(
     name="tt",
@@ -30,6 +42,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
+    epilog="Exit codes: " + "; ".join(f"{code} {what}" for code, what in EXIT_CODES.items()) + ".",
 )
 history_app = typer.Typer(help="The store of every measurement.", no_args_is_help=True)
 app.add_typer(history_app, name="history")
@@ -46,6 +59,15 @@ SpaceOption = Annotated[
     str | None, typer.Option(help="Where candidates come from: template, sketch, both (default), or a plug-in's")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable output")]
+
+
+@app.callback()
+def options(
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show a traceback with every error; may stand anywhere")
+    ] = False,
+) -> None:
+    """Tune the tensor programs of a model on this machine."""
 
 
 @app.command()
@@ -100,11 +122,13 @@ def tune(
     else:
         _report(result, history)
     if result.failure is not None:
-        raise RunError(f"the run broke off ({result.failure}); everything measured before is kept in {history}")
+        raise RunError(
+            f"the run broke off ({summary(result.failure)}); everything measured before is kept in {history}"
+        ) from result.failure
     if result.reason == "interrupted":
         raise typer.Exit(130)
     if not any(math.isfinite(t.best_s) for t in result.tasks):
-        raise RunError("no valid program was found; tt history show lists the errors")
+        raise RunError(f"no valid program was found; {result.causes.headline()}", result.causes.lines())
 
 
 @app.command("tasks")
@@ -155,6 +179,8 @@ def run_library(
 
     from tt_core.runtime import Runner, read_sidecar
 
+    if not 0 <= seconds <= 86400:
+        raise OptionError(f"--seconds must be between 0 and 86400, got {seconds:g}")
     prepare_threads(read_sidecar(library).get("threads"))
     runner = Runner(library)
     times = np.array(runner.time(runner.random_inputs(), seconds))
@@ -196,6 +222,19 @@ def list_plugins(as_json: JsonOption = False) -> None:
         console.print(f"left out: {b.distribution} {b.version}: {b.why}", markup=False)
 
 
+@app.command("doctor")
+def examine(as_json: JsonOption = False) -> None:
+    """Say whether this machine can tune, how well it can time, and what to do about it."""
+    checks = doctor.examine(doctor.facts())
+    if as_json:
+        print(json.dumps(doctor.as_dict(checks)))
+    else:
+        print("\n".join(doctor.lines(checks)))
+    if doctor.verdict(checks) == "failure":
+        stops = ", ".join(c.name for c in checks if c.status == "failure")
+        raise InstallationError(f"this installation cannot tune, see {stops}")
+
+
 @app.command("recipes")
 def list_recipes(as_json: JsonOption = False) -> None:
     """List the recipes and the pieces they name."""
@@ -226,7 +265,7 @@ def history_show(
     history: Annotated[Path, typer.Argument(help="The database")] = Path("tt.db"), as_json: JsonOption = False
 ) -> None:
     """Show what a history holds: its runs, and the best of each task."""
-    if not history.exists():
+    if not os.path.exists(history):  # unlike pathlib's, it takes any text
         raise FileError(f"no history {history}: tt tune writes one")
     store = Plugins().build("store", "sqlite", path=str(history))
     try:
@@ -274,48 +313,73 @@ def history_replay(
     from tt_core import retell
     from tt_core.tuning import Result
 
-    told = retell.show(retell.find(run, history), sys.stdout)
-    if told.result is not None:
-        _report(Result.of(told.result), told.run.options["options"]["history"])
-    else:
-        trials = sum(s.trials for s in told.states)
-        print(f"stopped: {told.reason or 'its log ends here, the run was killed or goes on'}; {trials} trials")
+    log = retell.find(run, history)
+    with retell.whole(log):
+        told = retell.show(log, sys.stdout)
+        if told.result is not None:
+            _report(Result.of(told.result), told.run.options["options"]["history"])
+        else:
+            trials = sum(s.trials for s in told.states)
+            print(f"stopped: {told.reason or 'its log ends here, the run was killed or goes on'}; {trials} trials")
 
 
 def main() -> None:
-    """Entry point: one line per mistake, exit code by kind, 130 for Ctrl-C; `TT_DEBUG=1` shows tracebacks."""
+    """Entry point of the command."""
+    for stream in (sys.stdout, sys.stderr):  # a terminal may lack a character, a path may not be text
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """One command; returns its exit code, one of `EXIT_CODES`. A mistake is one line on stderr, with `--debug` below
+    its traceback."""
+    words = list(arguments)
+    end = words.index("--") if "--" in words else len(words)
+    debug = "--debug" in words[:end]
+    words = [w for i, w in enumerate(words) if i >= end or w != "--debug"]
     prepare_threads()
     try:
         _add_commands()
-        code = app(standalone_mode=False)
-        sys.exit(code if isinstance(code, int) else 0)
+        code = app(words, standalone_mode=False)
+        return code if isinstance(code, int) else 0
     except typer.Exit as e:
-        sys.exit(e.exit_code)
+        return e.exit_code
     except (typer.Abort, KeyboardInterrupt):
-        sys.exit(130)
-    except (UserError, PluginError) as e:
-        if os.environ.get("TT_DEBUG"):
-            raise
-        print(f"tt: {e}", file=sys.stderr)
-        sys.exit(getattr(e, "exit_code", 2))
+        return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+        return 141
     except Exception as e:
-        if hasattr(e, "format_message") and hasattr(e, "exit_code"):  # click's usage errors
-            print(f"tt: {e.format_message()} (see tt --help)", file=sys.stderr)  # type: ignore[attr-defined]
-            sys.exit(e.exit_code)  # type: ignore[attr-defined]
-        if os.environ.get("TT_DEBUG"):
-            raise
-        print(f"tt: internal error, {type(e).__name__}: {e} (TT_DEBUG=1 shows where)", file=sys.stderr)
-        sys.exit(70)
+        if debug:
+            traceback.print_exc()
+        text, details, code = explained(e)
+        print("\n  ".join([f"tt: {one_line(text)}", *map(one_line, details)]), file=sys.stderr)
+        return code
 
 
 def _add_commands() -> None:
-    plugins = Plugins()
+    """Commands of plug-ins; one that cannot be used says so when it is called and stops no other."""
+    try:
+        plugins = Plugins()
+    except PluginError:  # said by every command that needs a piece; tt doctor needs none
+        return
+    present = {c.name or getattr(c.callback, "__name__", None) for c in app.registered_commands}
     for name in plugins.names("command"):
-        entry = plugins.find("command", name).entry
-        app.command(name, help=entry.summary)(plugins.build("command", name))
+        if name not in present:
+            app.command(name, help=plugins.find("command", name).entry.summary)(_command(plugins, name))
+
+
+def _command(plugins: Plugins, name: str) -> Callable[..., Any]:
+    try:
+        return plugins.build("command", name)
+    except Exception as e:  # a stranger's code
+        why = str(e) if isinstance(e, PluginError) else summary(e)
+
+        def unusable() -> None:
+            raise OptionError(f"command {name!r} of {plugins.find('command', name).distribution}: {why}")
+
+        return unusable
 
 
 def _shapes(texts: list[str]) -> dict[str, tuple[int, ...]]:

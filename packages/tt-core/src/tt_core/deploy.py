@@ -6,7 +6,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,10 @@ from tt_spec import Plugins
 from tvm import relax
 
 from tt_core.backend import compare, difference
-from tt_core.errors import FileError, ModelError, VerificationError
+from tt_core.errors import FileError, InstallationError, ModelError, VerificationError, one_line
 from tt_core.lower import Lowered, unpack
 from tt_core.models import Model
-from tt_core.runtime import sidecar_path
+from tt_core.runtime import digest, sidecar_path
 
 __all__ = ["MODEL_TOLERANCE", "WORST_TOLERANCE", "check_writable", "compile_library", "verify", "write"]
 
@@ -63,31 +63,66 @@ def compile_library(lowered: Lowered, rows: Mapping[str, np.ndarray], plugins: P
             raise ModelError(f"TVM cannot compile {what}: {str(e).splitlines()[0]}") from e
 
 
-def check_writable(path: Path) -> None:
-    """Raise before hours of work if the file cannot be written."""
-    if path.is_dir():
+def check_writable(path: Path, apart: Sequence[str | Path] = ()) -> None:
+    """Raise before hours of work if the file and its sidecar cannot be linked and written, or would replace one of
+    the files `apart`."""
+    if os.path.isdir(path):
         raise FileError(f"--out {path} is a folder: give a file name, e.g. {path / 'model.so'}")
+    if path.suffix != ".so":
+        raise FileError(f"--out {path} must end with .so, TVM loads a library by that: e.g. {path.stem or 'model'}.so")
+    for goal in (path, sidecar_path(path)):
+        if os.path.exists(goal) and not os.path.isfile(goal):
+            raise FileError(f"--out {path}: {goal} is no regular file, choose another name")
+        for other in apart:
+            if os.path.exists(goal) and os.path.exists(other) and goal.samefile(other):
+                raise FileError(f"--out {path} would replace {other}: choose another name")
+    part = _part(path)
     try:
-        with tempfile.TemporaryFile(dir=path.parent or Path(".")):
-            pass
-    except OSError as e:
-        raise FileError(f"--out {path} cannot be written: {e.strerror or e}") from e
+        for trial in (part, part.with_suffix(".json")):
+            trial.touch()
+            trial.unlink()
+    except (OSError, ValueError) as e:
+        raise FileError(f"--out {path} cannot be written: {getattr(e, 'strerror', None) or e}") from e
+    if (why := link_problem()) is not None:
+        raise InstallationError(f"--out needs a C++ compiler to link with: {why}; install g++, or leave --out away")
+
+
+def link_problem() -> str | None:
+    """None if the compiler that TVM links with makes a library, else why not."""
+    from tvm.support import cc
+
+    compiler = cc.get_cc()
+    if compiler is None:
+        return "none of g++, clang++, c++ is on PATH"
+    with tempfile.TemporaryDirectory(prefix="tt-") as folder:
+        source = Path(folder, "empty.c")
+        source.write_text("int tt_empty;\n")
+        try:
+            cc.create_shared(str(source.with_suffix(".so")), [str(source)], cc=compiler)
+        except (OSError, RuntimeError) as e:
+            return f"{compiler} fails: {one_line(str(e))[:300]}"
+    return None
 
 
 def write(library: Any, path: Path, sidecar: dict[str, Any]) -> None:
     """Export beside the goal and rename, so that a crash or a full disk leaves no half-written file."""
-    part = path.with_name(f".{path.stem}.part{path.suffix or '.so'}")
+    part = _part(path)
     try:
         library.export_library(str(part))
+        sidecar = {**sidecar, "sha256": digest(part)}
         beside = part.with_suffix(".json")
         beside.write_text(json.dumps(sidecar, indent=2) + "\n", encoding="utf-8")
         os.replace(beside, sidecar_path(path))
         os.replace(part, path)
     except (OSError, RuntimeError) as e:
-        raise FileError(f"cannot write {path}: {' '.join(str(e).split())[:300]}") from e
+        raise FileError(f"cannot write {path}: {one_line(str(e))[:300]}") from e
     finally:
         part.unlink(missing_ok=True)
         part.with_suffix(".json").unlink(missing_ok=True)
+
+
+def _part(path: Path) -> Path:
+    return path.with_name(f".{path.stem}.part.so")
 
 
 def verify(

@@ -1,25 +1,56 @@
-"""Mistakes that users can mend: one line each, never a traceback."""
+"""Mistakes that users can mend: one line each, never a traceback; and the exit code of each kind."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+
+from tt_spec import PieceError, PluginError
 
 __all__ = [
+    "EXIT_CODES",
     "FileError",
+    "InstallationError",
     "ModelError",
     "OptionError",
     "RunError",
     "TargetError",
     "UserError",
     "VerificationError",
+    "explained",
+    "one_line",
     "summary",
 ]
 
+EXIT_CODES = {
+    0: "done",
+    2: "a command line, recipe, piece or option that cannot be used",
+    3: "a model or library that cannot be read, imported or compiled",
+    4: "a target that is unknown, or that this machine cannot run",
+    5: "a tuned program computes something else, no file was written",
+    6: "a history or output that cannot be read or written",
+    7: "the run broke off or found no valid program, what it measured is kept",
+    8: "this installation cannot tune, tt doctor says why",
+    70: "a defect of tt, run it again with --debug and report it",
+    130: "Ctrl-C, the best so far was written",
+    141: "nobody reads the output any more",
+}
+"""What the command `tt` exits with, and no other."""
+
 
 class UserError(Exception):
-    """Something the user can mend; the message says the rule, what came and what to do."""
+    """Something the user can mend; the message says the rule, what came and what to do.
+
+    Args:
+        message: One line.
+        details: Further lines for the terminal, each a fact of its own.
+    """
 
     exit_code = 2
+
+    def __init__(self, message: str, details: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.details = tuple(details)
 
 
 class OptionError(UserError):
@@ -27,7 +58,7 @@ class OptionError(UserError):
 
 
 class ModelError(UserError):
-    """A model that cannot be read or imported."""
+    """A model or deployed library that cannot be read or imported."""
 
     exit_code = 3
 
@@ -54,6 +85,30 @@ class RunError(UserError):
     """The run broke off, or found no valid program."""
 
     exit_code = 7
+
+
+class InstallationError(UserError):
+    """What is installed here cannot tune."""
+
+    exit_code = 8
+
+
+def explained(e: Exception) -> tuple[str, Sequence[str], int]:
+    """Of any exception: the message for the user, further lines, the exit code."""
+    if isinstance(e, UserError):
+        return str(e), e.details, e.exit_code
+    if isinstance(e, PluginError):
+        return str(e), (), OptionError.exit_code
+    if isinstance(e, PieceError):
+        return str(e), (), RunError.exit_code
+    if hasattr(e, "format_message") and hasattr(e, "exit_code"):  # typer's usage errors, of no public type
+        return f"{e.format_message()} (see tt --help)", (), OptionError.exit_code  # type: ignore[attr-defined]
+    return f"internal error, {summary(e)}; run it again with --debug to see where, and report it", (), 70
+
+
+def one_line(text: str) -> str:
+    """The text with every run of white space or unprintable characters as one blank."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
 def summary(e: BaseException) -> str:

@@ -146,7 +146,8 @@ def folder(history: str | Path | None) -> Path | None:
     text = "" if history is None else str(history)
     if not text or text == ":memory:" or text.startswith("file:") or "://" in text:
         return None
-    return Path(text).with_suffix(".runs")
+    path = Path(text)
+    return path.with_suffix(".runs") if path.name else None
 
 
 def strict(x: Any) -> Any:

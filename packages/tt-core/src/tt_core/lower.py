@@ -15,7 +15,7 @@ import tvm_ffi
 from tt_spec import Plugins, Task
 from tvm import relax
 
-from tt_core.errors import ModelError, summary
+from tt_core.errors import ModelError, TargetError, summary
 from tt_core.fold import fold_constants
 
 __all__ = ["Lowered", "lower", "payload", "unpack"]
@@ -84,13 +84,17 @@ def lower(mod: tvm.IRModule, target: Any, plugins: Plugins | None = None, space:
         taken[name] += 1
         if taken[name] > 1:
             name = f"{name}_{taken[name]}"
+        try:
+            space_of = builder.open(single, target).space
+        except Exception as e:  # TVM raises several types
+            raise TargetError(f"operator {name} has no space on the target {target.kind.name}: {summary(e)}") from e
         tasks.append(
             Task(
                 key,
                 name,
                 _kind(names[key], single),
                 text,
-                (builder.open(single, target).space,),
+                (space_of,),
                 _flops(single),
                 float(sum(calls[f] for f in functions[key])),
                 payload(single, text, space),

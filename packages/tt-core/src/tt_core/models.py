@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,11 +68,13 @@ def load(source: Any, shapes: Mapping[str, Sequence[int]] | None = None, plugins
             except PluginError as e:
                 raise ModelError(str(e)) from e
         path = Path(source)
-        if not path.exists():
+        if not os.path.exists(path):  # unlike pathlib's, it takes any text
             known = [*plugins.names("model"), "op:conv2d:…"]
             raise ModelError(f"no file and no known model is called {str(source)!r}{nearest(str(source), known)}")
         if path.is_dir():
             raise ModelError(f"{path} is a folder: give the model file in it")
+        if not path.is_file():
+            raise ModelError(f"{path} is no regular file: a model is read from one")
         return _from_onnx(_read_onnx(path), path.stem, shapes)
     if type(source).__name__ == "ModelProto":
         return _from_onnx(source, source.graph.name or "model", shapes)

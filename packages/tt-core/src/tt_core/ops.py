@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
+import psutil
 from tt_spec import nearest
 
 from tt_core.errors import ModelError
@@ -46,13 +48,16 @@ def build(text: str) -> Model:
         if k > hw + 2 * p:
             raise ModelError(f"{text}: the {k} x {k} kernel is larger than the padded image of {hw + 2 * p}")
         shapes = {"x": (n, ci, hw, hw)}
+        _check_size(text, (n, ci, hw, hw), (co, ci // groups, k, k), (n, co, hw + 2 * p, hw + 2 * p))
         w = weight(co, ci // groups, k, k)
         return _one(text, shapes, lambda x: relax.op.nn.conv2d(x, w, strides=s, padding=p, groups=groups))
     if kind == "matmul":
         m, n, k = numbers
+        _check_size(text, (m, k), (k, n), (m, n))
         w = weight(k, n)
         return _one(text, {"x": (m, k)}, lambda x: relax.op.matmul(x, w))
     b, m, n, k = numbers
+    _check_size(text, (b, m, k), (b, n, k), (b, m, n))
     return _one(
         text, {"x": (b, m, k), "y": (b, n, k)}, lambda x, y: relax.op.matmul(x, relax.op.permute_dims(y, [0, 2, 1]))
     )
@@ -75,6 +80,14 @@ def _parse(text: str) -> tuple[str, list[int]]:
         if value < (0 if name == "P" else 1):
             raise ModelError(f"{text!r}: {name} must be {'at least 0' if name == 'P' else 'positive'}, got {value}")
     return kind, numbers
+
+
+def _check_size(text: str, *shapes: tuple[int, ...]) -> None:
+    """An operand, in float64 while it is drawn, may take a tenth of the machine."""
+    most = psutil.virtual_memory().total / 10
+    for shape in shapes:
+        if 8 * math.prod(shape) > most:
+            raise ModelError(f"{text}: an operand of {' x '.join(map(str, shape))} is too large for this machine")
 
 
 def _one(name: str, shapes: dict[str, tuple[int, ...]], make: Any) -> Model:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -73,7 +75,7 @@ def resolve(name: str, sets: Sequence[str] = (), plugins: Plugins | None = None)
     plugins = plugins or Plugins()
     if name in plugins.names("recipe"):
         content = plugins.build("recipe", name)
-    elif Path(name).is_file():
+    elif os.path.isfile(name):  # unlike pathlib's, it takes any text
         content = read_toml(Path(name))
     else:
         raise OptionError(f"no recipe and no file is called {name!r}{nearest(name, plugins.names('recipe'))}")
@@ -83,9 +85,11 @@ def resolve(name: str, sets: Sequence[str] = (), plugins: Plugins | None = None)
     for role in recipe.pieces:
         try:
             if role not in ("measurer", "store"):
+                _check_types(recipe, role)
                 recipe.build(role)
             elif (piece := recipe.pieces[role]) is not None:
                 plugins.find(role, piece[0])
+                _check_types(recipe, role)
         except PluginError as e:
             raise OptionError(f"recipe {recipe.name!r}: {e}") from e
         except (TypeError, ValueError) as e:
@@ -97,7 +101,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     """A recipe file's content. Raises `OptionError` that names the line."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as e:
+    except (OSError, ValueError, RecursionError) as e:
         raise OptionError(f"recipe {path}: {e}") from e
 
 
@@ -120,6 +124,26 @@ def _parse(name: str, content: dict[str, Any], plugins: Plugins) -> Recipe:
         else:
             pieces[key] = (value["piece"], {k: v for k, v in value.items() if k != "piece"})
     return Recipe(name, pieces, plain.get("batch", 64), plain.get("verify", 256), plugins)
+
+
+_TYPES = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,)}
+
+
+def _check_types(recipe: Recipe, role: str) -> None:
+    """Compare options with the annotations of the piece's constructor, as far as these are plain types."""
+    chosen = recipe.pieces[role]
+    if chosen is None or not chosen[1]:
+        return
+    try:
+        parameters = inspect.signature(recipe.plugins.factory(_ROLE.get(role, role), chosen[0])).parameters
+    except ValueError:  # a builtin may have none
+        return
+    for option, value in chosen[1].items():
+        annotation = parameters[option].annotation if option in parameters else ""
+        text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
+        kinds = {kind.strip() for kind in text.split("|")} - {"None"}
+        if kinds and kinds <= set(_TYPES) and type(value) not in {t for kind in kinds for t in _TYPES[kind]}:
+            raise TypeError(f"option {option!r} of {chosen[0]!r} must be {' or '.join(sorted(kinds))}, got {value!r}")
 
 
 def _set(recipe: Recipe, text: str) -> None:
@@ -151,5 +175,5 @@ def _set(recipe: Recipe, text: str) -> None:
 def _value(text: str) -> Any:
     try:
         return tomllib.loads(f"x = {text}")["x"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text

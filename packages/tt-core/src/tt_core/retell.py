@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -16,7 +18,7 @@ from tt_core import eventlog
 from tt_core.errors import FileError
 from tt_core.progress import PlainLines
 
-__all__ = ["Retold", "find", "read", "retell", "show"]
+__all__ = ["Retold", "find", "read", "retell", "show", "whole"]
 
 
 @dataclass
@@ -43,10 +45,11 @@ class Retold:
 
 def find(run: str, history: Path) -> Path:
     """The event log of a run of `history`: a file, the beginning of a run's id, or "" for the newest."""
-    if run and Path(run).is_file():
+    if os.path.isfile(run):  # unlike pathlib's, it takes any text
         return Path(run)
     where = eventlog.folder(history)
-    logs = sorted(where.glob("*.jsonl"), key=lambda p: p.stat().st_mtime) if where is not None else []
+    found = where.glob("*.jsonl") if where is not None and os.path.isdir(where) else []
+    logs = sorted(found, key=lambda p: p.stat().st_mtime)
     if not logs:
         raise FileError(f"no event logs in {where}: tt tune --history {history} writes one per run")
     if not run:
@@ -70,7 +73,7 @@ def read(path: Path) -> list[dict[str, Any]]:
             event = json.loads(line)
             if not isinstance(event["event"], str):
                 raise TypeError
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             if number == len(lines):
                 break
             raise FileError(f"{path}, line {number}: not an event of tt; is this a log that tt tune wrote?") from None
@@ -139,11 +142,17 @@ def retell(
 def show(path: Path, stream: TextIO) -> Retold:
     """Print a run as the plain lines did while it went on."""
     events = read(path)
+    options = next(e for e in events if e["event"] == "run_started")["options"].get("options", {})
+    clock = VirtualClock()
+    return retell(events, [PlainLines(stream, options.get("minutes"), options.get("trials"), clock)], clock)
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[None]:
+    """What cannot be done with a log's events is said of the file. Around `retell` and whatever its result is for."""
     try:
-        options = next(e for e in events if e["event"] == "run_started")["options"].get("options", {})
-        clock = VirtualClock()
-        return retell(events, [PlainLines(stream, options.get("minutes"), options.get("trials"), clock)], clock)
-    except (KeyError, TypeError, ValueError, AttributeError) as e:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as e:
         raise FileError(f"event log {path}: an event lacks or spoils {e}; was the file edited by hand?") from e
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import re
 from typing import Any
 
 import psutil
+from tt_spec import nearest
 
 from tt_core.errors import TargetError
 
@@ -15,7 +17,11 @@ __all__ = ["cores", "device_fingerprint", "prepare_threads", "resolve", "runnabl
 
 # LLVM name -> /proc/cpuinfo flag, of features whose use on a CPU without them kills the program.
 _FEATURES = {
+    "sse4.2": "sse4_2",
+    "avx": "avx",
     "avx2": "avx2",
+    "f16c": "f16c",
+    "bmi2": "bmi2",
     "fma": "fma",
     "avx512f": "avx512f",
     "avx512bw": "avx512bw",
@@ -24,8 +30,15 @@ _FEATURES = {
     "avx512vnni": "avx512_vnni",
     "avx512bf16": "avx512_bf16",
     "avxvnni": "avx_vnni",
+    "avx512fp16": "avx512_fp16",
+    "avx512ifma": "avx512ifma",
+    "avx512vbmi": "avx512vbmi",
+    "avx512vbmi2": "avx512_vbmi2",
     "avx512vp2intersect": "avx512_vp2intersect",
+    "amx-tile": "amx_tile",
 }
+_ALIASES = r"i[3-9]86|x86_64h|amd64|arm64e?|armv[4-9][a-z]*|ppc64(le)?"
+"""Architectures that a triple may name beside those of `llvm_get_targets`."""
 _CUDA = {
     "kind": "cuda",
     "arch": "sm_80",
@@ -67,7 +80,7 @@ def resolve(target: Any = "native") -> Any:
     elif isinstance(target, str) and target.lstrip().startswith("{"):
         try:
             config = json.loads(target)
-        except json.JSONDecodeError as e:
+        except (ValueError, RecursionError) as e:
             raise TargetError(f"--target is no valid JSON: {e}") from e
     else:
         config = _from_text(str(target))
@@ -77,9 +90,11 @@ def resolve(target: Any = "native") -> Any:
     if kind == "llvm":
         config.setdefault("num-cores", cores())
     try:
-        return Target(config)
+        found = Target(config)
     except Exception as e:  # TVM raises several types
         raise TargetError(f"TVM refuses the target {json.dumps(config)}: {_first(e)}") from e
+    _check_cpu(found)
+    return found
 
 
 def runnable(target: Any) -> str | None:
@@ -92,6 +107,11 @@ def runnable(target: Any) -> str | None:
         here = tvm.target.codegen.llvm_get_system_triple()
         if want and want.split("-")[0] != here.split("-")[0]:
             return f"the target is for {want.split('-')[0]}, this machine is {here.split('-')[0]}"
+        if missing := _missing_features(target):
+            return f"the target uses {', '.join(missing)}, which this CPU has not"
+        threads, most = int(target.attrs.get("num-cores", 1)), os.cpu_count() or 1
+        if threads > most:
+            return f"the target has {threads} cores, this machine {most}"
         return None
     if kind == "c":
         return None
@@ -111,15 +131,38 @@ def _native() -> dict[str, Any]:
 
     cpu = tvm.target.codegen.llvm_get_system_cpu()
     config: dict[str, Any] = {"kind": "llvm", "mcpu": cpu, "num-cores": cores()}
-    flags = _cpu_flags()
-    if flags:
-        from tvm.target import Target
-
-        has = set(map(str, tvm.target.codegen.llvm_get_cpu_features(Target(config))))
-        missing = sorted(name for name, flag in _FEATURES.items() if name in has and flag not in flags)
-        if missing:
-            config["mattr"] = [f"-{name}" for name in missing]
+    if missing := _missing_features(tvm.target.Target(config)):
+        config["mattr"] = [f"-{name}" for name in missing]
     return config
+
+
+def _missing_features(target: Any) -> list[str]:
+    """Features whose code the target allows and which would kill a program on this CPU."""
+    from tvm.target import codegen
+
+    flags = _cpu_flags()
+    if not flags:  # not Linux on x86-64
+        return []
+    has = set(map(str, codegen.llvm_get_cpu_features(target)))
+    return sorted(name for name, flag in _FEATURES.items() if name in has and flag not in flags)
+
+
+def _check_cpu(target: Any) -> None:
+    """What LLVM does not refuse: for an unknown CPU it builds generic code, on an unknown triple it crashes."""
+    from tvm.target import codegen
+
+    if str(target.kind.name) != "llvm":
+        return
+    if int(target.attrs.get("num-cores", 1)) < 1:
+        raise TargetError(f"the target's num-cores must be at least 1, got {target.attrs['num-cores']}")
+    arch = str(target.attrs.get("mtriple", "")).split("-")[0]
+    archs = sorted(map(str, codegen.llvm_get_targets()))
+    if arch and arch not in archs and not re.fullmatch(_ALIASES, arch):
+        raise TargetError(f"LLVM cannot build for the triple {target.attrs['mtriple']!r}{nearest(arch, archs)}")
+    cpu = str(target.attrs.get("mcpu", ""))
+    known = sorted(map(str, codegen.llvm_get_cpu_archlist(target)))
+    if cpu and known and cpu not in known:
+        raise TargetError(f"LLVM knows no CPU {cpu!r} for this target{nearest(cpu, known)}")
 
 
 def _from_text(text: str) -> dict[str, Any]:
@@ -139,7 +182,9 @@ def _from_text(text: str) -> dict[str, Any]:
         name, equals, value = word.lstrip("-").partition("=")
         if not word.startswith("-") or not equals:
             raise TargetError(f"cannot read {word!r} in target {text!r}: write -name=value, or give the target as JSON")
-        config[name] = int(value) if value.isdigit() else value.split(",") if name == "mattr" else value
+        config[name] = (
+            int(value) if re.fullmatch("[0-9]{1,18}", value) else value.split(",") if name == "mattr" else value
+        )
     return config
 
 

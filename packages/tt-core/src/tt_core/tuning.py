@@ -16,15 +16,18 @@ from tt_spec import Outcome, Pipeline, Plugins, RunInfo, StoreError, Task, WallC
 from tt_spec.types import TaskState
 
 from tt_core import eventlog
+from tt_core.causes import Cause, Causes
 from tt_core.errors import FileError, OptionError, TargetError, VerificationError
 from tt_core.quiet import quiet
 from tt_core.recipe import Recipe, resolve
+from tt_core.requirements import require_tvm
 from tt_core.target import cores, device_fingerprint, prepare_threads, runnable
 from tt_core.target import resolve as resolve_target
 
 __all__ = ["Prepared", "Result", "TaskResult", "prepare", "tune"]
 
 BACKEND = "tt_core.backend:TvmBackend"
+MOST_MINUTES = 525_600
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,7 @@ class Result:
         before_s: Median latency of the untuned model, seconds; None if no file was asked for.
         after_s: The same of the tuned file.
         verified: What the file's outputs were compared with.
+        causes: Why candidates failed, earlier runs' included; collected only if no task has a valid program.
     """
 
     model: str
@@ -72,6 +76,7 @@ class Result:
     after_s: float | None = None
     verified: dict[str, str] = field(default_factory=dict)
     failure: Exception | None = None
+    causes: Causes = field(default_factory=Causes)
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Result:
@@ -85,7 +90,9 @@ class Result:
             for t in data["tasks"]
         )
         failure = None if data["failure"] is None else RuntimeError(data["failure"])
-        return cls(**{**data, "tasks": tasks, "estimate_s": number(data["estimate_s"]), "failure": failure})
+        causes = Causes(tuple(Cause(**c) for c in data["causes"]["found"]))
+        rest = {"tasks": tasks, "estimate_s": number(data["estimate_s"]), "failure": failure, "causes": causes}
+        return cls(**{**data, **rest})
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON; infinities become None."""
@@ -118,6 +125,7 @@ def prepare(
     plugins: Plugins | None = None,
 ) -> Prepared:
     """Import and lower a model, and pick the tasks whose name matches the pattern `tasks`."""
+    require_tvm()
     prepare_threads()
     from tt_core import lower, models
 
@@ -178,12 +186,17 @@ def tune(
         UserError: Before anything is measured: unusable model, target, recipe, option, history or output path.
         VerificationError: A tuned program computes something else; names the operator; no file is written.
     """
+    require_tvm()
     plugins = plugins or Plugins()
     chosen = resolve(recipe, set, plugins)
-    if (minutes is not None and not minutes > 0) or (trials is not None and trials < 1):
-        raise OptionError(f"the budget must be positive, got minutes={minutes}, trials={trials}")
+    if (minutes is not None and not 0 < minutes <= MOST_MINUTES) or (trials is not None and trials < 1):
+        raise OptionError(
+            f"the budget must be positive, and minutes at most {MOST_MINUTES}, got minutes={minutes}, trials={trials}"
+        )
     if minutes is None and trials is None:
         minutes = 5.0
+    if seed < 0:
+        raise OptionError(f"the seed must be a whole number, at least 0, got {seed}")
     path = None if out is None else Path(out)
     clock = WallClock()
     began = clock.now()
@@ -191,21 +204,14 @@ def tune(
     from tt_core import deploy
 
     if path is not None:
-        deploy.check_writable(path)
+        deploy.check_writable(path, apart=[p for p in (model, recipe, history) if isinstance(p, str | Path)])
     with ExitStack() as stack:
         with quiet():
             resolved = resolve_target(target)
         if (why := runnable(resolved)) is not None:
             raise TargetError(f"{why}: tune on a machine that has it; tt tasks --target shows what there is to tune")
         store = _store(chosen, history, stack)
-        measurer = chosen.build(
-            "measurer",
-            backend=BACKEND,
-            threads=int(resolved.attrs.get("num-cores", cores())),
-            evaluator=chosen.build("evaluator"),
-        )
-        stack.callback(measurer.close)
-        measurer.prestart()
+        measurer = _measurer(chosen, resolved, stack)
         space = chosen.pieces["space"]
         ready = prepare(
             model, target=resolved, shapes=shapes, tasks=tasks, plugins=plugins, space=space[0] if space else "both"
@@ -253,7 +259,7 @@ def tune(
         shipped: dict[str, Any] = {}
         best: dict[str, float] = {p.task.key: p.best_s for p in pipelines}
         try:
-            if path is not None:
+            if path is not None and any(math.isfinite(s) for s in best.values()):
                 note("re-timing and verifying the finalists")
                 rows, best = _finalists(pipelines, measurer)
                 shipped = _ship(ready, untuned, rows, best, path, measurer, chosen, plugins, note)
@@ -262,9 +268,23 @@ def tune(
             raise
         finally:
             _end(store, run_id, outcome.reason)
+        if not any(math.isfinite(s) for s in best.values()):
+            with suppress(StoreError):  # the run's own end counts for more
+                here = about["device"]
+                shipped["causes"] = Causes.of(m for t in ready.tasks for m in store.query(task_key=t.key, device=here))
         result = _result(ready, outcome, pipelines, best, run_id, clock.now() - began, shipped, path)
         kept.emit("result", **result.as_dict())
         return result
+
+
+def _store(recipe: Recipe, history: str | Path | None, stack: ExitStack) -> Any:
+    store = recipe.plugins.build("store", "memory") if history is None else recipe.build("store", path=str(history))
+    stack.callback(store.close)
+    with _about_the_history():  # a history that cannot be read or written is reported before any work
+        next(iter(store.query(task_key="")), None)
+        if hasattr(store, "remember"):
+            store.remember([])
+    return store
 
 
 @contextmanager
@@ -276,14 +296,16 @@ def _about_the_history() -> Iterator[None]:
         raise FileError(str(e)) from e
 
 
-def _store(recipe: Recipe, history: str | Path | None, stack: ExitStack) -> Any:
-    store = recipe.plugins.build("store", "memory") if history is None else recipe.build("store", path=str(history))
-    stack.callback(store.close)
-    with _about_the_history():  # a history that cannot be read or written is reported before any work
-        next(iter(store.query(task_key="")), None)
-        if hasattr(store, "remember"):
-            store.remember([])
-    return store
+def _measurer(recipe: Recipe, target: Any, stack: ExitStack) -> Any:
+    """The recipe's measurer for the target, started."""
+    threads = int(target.attrs.get("num-cores", cores()))
+    try:
+        measurer = recipe.build("measurer", backend=BACKEND, threads=threads, evaluator=recipe.build("evaluator"))
+        stack.callback(measurer.close)
+        measurer.prestart()
+    except (TypeError, ValueError) as e:
+        raise OptionError(f"recipe {recipe.name!r}, measurer: {e}") from e
+    return measurer
 
 
 def _begin(

@@ -251,6 +251,8 @@ class SqliteStore:
         with self._lock:
             try:
                 yield self._connection()
+            except UnicodeDecodeError as e:  # sqlite3 quotes a damaged table's name in its message
+                raise self._explained(sqlite3.DatabaseError(f"malformed text, {e}")) from e
             except sqlite3.DatabaseError as e:
                 raise self._explained(e) from e
 

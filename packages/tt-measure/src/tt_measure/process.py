@@ -17,13 +17,14 @@ from multiprocessing.connection import Pipe
 from typing import Any, Literal
 
 import psutil
+from tt_spec.roles import PieceError
 
 __all__ = ["Job", "Outcome", "Process", "WorkerError"]
 
 LOG_BYTES = 16 << 20
 
 
-class WorkerError(RuntimeError):
+class WorkerError(PieceError):
     """A worker cannot do its work, and no candidate is to blame."""
 
 

@@ -6,7 +6,7 @@ from tt_spec.loop import Outcome, run
 from tt_spec.pipeline import Pipeline
 from tt_spec.plugins import PluginError, Plugins, nearest
 from tt_spec.rng import draw, rng_for
-from tt_spec.roles import Realised, RunInfo, RunState, StoreError
+from tt_spec.roles import PieceError, Realised, RunInfo, RunState, StoreError
 from tt_spec.serial import from_json, to_json
 from tt_spec.space import Knob, Limit, Space
 from tt_spec.types import (
@@ -40,6 +40,7 @@ __all__ = [
     "Limit",
     "Measurement",
     "Outcome",
+    "PieceError",
     "Pipeline",
     "PluginError",
     "Plugins",

@@ -11,7 +11,7 @@ import numpy as np
 
 from tt_spec.clock import Clock, WallClock
 from tt_spec.rng import draw, rng_for
-from tt_spec.roles import Realised, Sampler, Searcher, Surrogate
+from tt_spec.roles import Realised, Sampler, Searcher, StoreError, Surrogate
 from tt_spec.space import Space
 from tt_spec.types import (
     Batch,
@@ -129,17 +129,30 @@ class Pipeline:
                 self._seconds[i], self._errors[i] = math.inf, error
 
     def restore(self, measurements: Iterable[Measurement]) -> int:
-        """Learn what a store knows of this task and space; returns how many rows were new."""
+        """Learn what a store knows of this task and space; returns how many rows were new.
+
+        Raises `StoreError` for a row that the space does not have.
+        """
         before = len(self._rows)
         for m in measurements:
             if m.task_key == self.task.key and m.space_key == self.space.key:
-                row = np.asarray(m.config, dtype=np.int64)
+                row = self._row(m)
                 if row.tobytes() in self._seen:
                     self._improve(row, m)
                 else:
                     self._seen.add(row.tobytes())
                     self._record(row, m)
         return len(self._rows) - before
+
+    def _row(self, m: Measurement) -> np.ndarray:
+        shape = self.space.shape
+        whole = all(isinstance(c, int | np.integer) for c in m.config) and len(m.config) == len(shape)
+        if not whole or not all(0 <= c < n for c, n in zip(m.config, shape, strict=True)):
+            raise StoreError(
+                f"the history has a row of task {self.task.name!r} that its space does not have, {list(m.config)}:"
+                " was the file edited by hand? Choose another history"
+            )
+        return np.asarray(m.config, dtype=np.int64)
 
     def _record(self, row: np.ndarray, m: Measurement) -> None:
         self._rows.append(row)

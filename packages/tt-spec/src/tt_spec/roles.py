@@ -35,6 +35,7 @@ __all__ = [
     "Candidate",
     "Evaluator",
     "Measurer",
+    "PieceError",
     "Realised",
     "RunInfo",
     "RunState",
@@ -46,6 +47,10 @@ __all__ = [
     "StoreError",
     "Surrogate",
 ]
+
+
+class PieceError(Exception):
+    """A piece cannot do its work for a reason that the user can mend; the message says what came and what to do."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +188,7 @@ class Stopper(Protocol):
         ...
 
 
-class StoreError(Exception):
+class StoreError(PieceError):
     """A store cannot be read or written; the message is one line: which one, why, and what to do."""
 
 
