@@ -7,6 +7,7 @@ import math
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -17,9 +18,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 from tt_spec import PluginError, Plugins, StoreError
+from tt_spec.hooks import EVENTS
 
 from tt_core import progress
 from tt_core.errors import FileError, ModelError, OptionError, RunError, UserError
+from tt_core.reader import Reader
 from tt_core.target import prepare_threads
 
 __all__ = ["app", "main"]
@@ -76,7 +79,7 @@ def tune(
     shapes = _shapes(shape or [])
     limit = 5.0 if minutes is None and trials is None else minutes
 
-    shown = progress.listener(as_json, limit, trials)
+    shown = Reader(progress.listener(as_json, limit, trials))
     with _interruptible() as halt:
         result = run(
             model,
@@ -91,7 +94,7 @@ def tune(
             seed=seed,
             set=[*([f"space={space}"] if space else []), *(set or [])],
             log=log,
-            halt=halt,
+            halt=lambda: halt() or ("nobody reads its output" if shown.gone else None),
             say=shown.note,
             listeners=[shown],
         )
@@ -100,7 +103,10 @@ def tune(
     else:
         _report(result, history)
     if result.failure is not None:
-        raise RunError(f"the run broke off ({result.failure}); everything measured before is kept in {history}")
+        kept = f"everything measured before is kept in {history}"
+        raise RunError(f"the run broke off ({result.failure}); {kept}") from result.failure
+    if shown.gone:
+        raise BrokenPipeError
     if result.reason == "interrupted":
         raise typer.Exit(130)
     if not any(math.isfinite(t.best_s) for t in result.tasks):
@@ -168,7 +174,7 @@ def run_library(
 
 @app.command("plugins")
 def list_plugins(as_json: JsonOption = False) -> None:
-    """List every piece with its distribution, version and source."""
+    """List every piece with its distribution, version and source, and who listens to runs or contributes to them."""
     plugins = Plugins()
     rows = [
         {
@@ -182,6 +188,9 @@ def list_plugins(as_json: JsonOption = False) -> None:
         for role, pieces in plugins.pieces.items()
         for p in pieces.values()
     ]
+    for hook, distribution, version in plugins.others():
+        role = "listener" if hook in EVENTS else "contribution"
+        rows.append({"role": role, "name": hook, "distribution": distribution, "version": version})
     if as_json:
         print(json.dumps({"pieces": rows, "broken": [vars(b) for b in plugins.broken]}))
         return
@@ -285,6 +294,7 @@ def history_replay(
 def main() -> None:
     """Entry point: one line per mistake, exit code by kind, 130 for Ctrl-C; `TT_DEBUG=1` shows tracebacks."""
     prepare_threads()
+    warnings.formatwarning = lambda message, *_, **__: f"tt: warning: {message}\n"
     try:
         _add_commands()
         code = app(standalone_mode=False)

@@ -21,6 +21,7 @@ from tt_core.quiet import quiet
 from tt_core.recipe import Recipe, resolve
 from tt_core.target import cores, device_fingerprint, prepare_threads, runnable
 from tt_core.target import resolve as resolve_target
+from tt_core.warm import warm_rows
 
 __all__ = ["Prepared", "Result", "TaskResult", "prepare", "tune"]
 
@@ -244,7 +245,7 @@ def tune(
             clock,
             info=RunInfo(run_id, tuple(ready.tasks), about),
             batch=chosen.batch,
-            listeners=[kept, plugins.hook, *listeners],
+            listeners=[kept, *plugins.listeners(), *listeners],
             halt=halt,
             stamp={"device": about["device"], "versions": about["versions"]},
         )
@@ -317,7 +318,7 @@ def _pipelines(
     shared = recipe.build("surrogate")
     peers: list[Pipeline] = []
     for task in ready.tasks:
-        warm = [np.asarray(rows, dtype=np.int64) for rows in plugins.hook.tt_warm_start(task=task) if rows is not None]
+        warm = warm_rows(task, plugins)
         pipeline = Pipeline(
             task,
             shared if shared.shared else recipe.build("surrogate"),
@@ -329,7 +330,7 @@ def _pipelines(
             seed=seed,
             clock=clock,
             peers=peers,
-            warm=np.concatenate(warm) if warm else None,
+            warm=warm,
         )
         pipeline.restore(store.query(task_key=task.key, space_key=task.space.key, device=device))
         peers.append(pipeline)

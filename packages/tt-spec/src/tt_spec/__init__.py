@@ -1,6 +1,7 @@
 """The vocabulary of tt: types, roles, hooks, ask/tell pipeline, loop and clock."""
 
 from tt_spec.clock import Clock, VirtualClock, WallClock
+from tt_spec.faults import PieceFailure, blame
 from tt_spec.hooks import Entry, hookimpl
 from tt_spec.loop import Outcome, run
 from tt_spec.pipeline import Pipeline
@@ -40,6 +41,7 @@ __all__ = [
     "Limit",
     "Measurement",
     "Outcome",
+    "PieceFailure",
     "Pipeline",
     "PluginError",
     "Plugins",
@@ -58,6 +60,7 @@ __all__ = [
     "Timing",
     "VirtualClock",
     "WallClock",
+    "blame",
     "concat_statements",
     "draw",
     "from_json",
