@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+collect_ignore = ["third_party"]  # a distribution of its own: test_third_party installs it and runs its tests
+
 
 @pytest.fixture
 def tt(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:

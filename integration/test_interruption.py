@@ -81,3 +81,12 @@ def test_kill_9_loses_nothing_reported_and_leaves_no_worker(tmp_path):
     assert len(after) == len(rows) + 8
     assert len(set(after)) == len(after)
     assert time.monotonic() - started < 120
+
+
+def test_a_reader_that_goes_away_ends_the_run(tmp_path):
+    process = _start(tmp_path, "--set", "batch=4", "--recipe", "random")
+    _wait_for_batch(process)
+    process.stdout.close()
+    assert process.wait(timeout=120) == 141
+    with sqlite3.connect(tmp_path / "tt.db") as db:
+        assert db.execute("select reason from runs").fetchall() == [("nobody reads its output",)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import types
+
 import pytest
 import tt_core.hooks
 from tt_core.errors import OptionError
@@ -9,8 +11,15 @@ from tt_core.recipe import Recipe, read_toml, resolve
 from tt_spec import Entry, Plugins, hookimpl
 
 
+def work(self: object) -> None:
+    """Never called: recipes build pieces and look at what they have."""
+
+
 class Piece:
-    """Stores what it is given."""
+    """Stores what it is given; has what every role asks for."""
+
+    inputs, shared, scope = "knobs", False, "run"
+    fit = predict = score = propose = select = next = stop = evaluate = work
 
     def __init__(self, trials: object = 1, label: object = "", refuse: bool = False) -> None:
         if refuse:
@@ -48,7 +57,7 @@ class FakeHooks:
 
     @hookimpl
     def tt_schedulers(self) -> list[Entry]:
-        return [Entry("sequential", Piece), Entry("bare", lambda: "bare")]
+        return [Entry("sequential", Piece), Entry("bare", lambda: Piece()), Entry("lame", types.SimpleNamespace)]
 
     @hookimpl
     def tt_stoppers(self) -> list[Entry]:
@@ -64,7 +73,7 @@ class FakeHooks:
 
     @hookimpl
     def tt_spaces(self) -> list[Entry]:
-        return [Entry("sketch", Piece)]
+        return [Entry("sketch", Piece), Entry("both", Piece)]
 
     @hookimpl
     def tt_stores(self) -> list[Entry]:
@@ -108,6 +117,10 @@ def test_a_recipe_names_some_pieces_and_the_others_have_defaults():
 def test_the_recipes_options_win_over_the_runners():
     assert house("measurer.trials=7").build("measurer", trials=3, label="x").trials == 7
     assert house().build("measurer", trials=3).trials == 3
+
+
+def test_a_piece_that_cannot_play_its_role_is_refused_before_anything_is_measured():
+    assert "scheduler 'lame' of house ? lacks next: see tt_spec.roles.Scheduler" in refusal("house", "scheduler=lame")
 
 
 def test_a_draft_is_a_surrogate():

@@ -14,7 +14,7 @@ import numpy as np
 import psutil
 import pytest
 from tt_measure import WorkerError, WorkerPool
-from tt_spec import Bar, Plugins
+from tt_spec import Bar, PieceFailure, Plugins
 from tt_spec.pieces.once_evaluator import OnceEvaluator
 from tt_spec.roles import Evaluator, Measurer
 
@@ -77,7 +77,7 @@ EXPECTED = {
     "run-memory": ("run", ["GB of memory"]),
     "run-raise": ("run", ["RuntimeError: illegal address"]),
     "run-exit": ("run", ["SystemExit: bye"]),
-    "run-nan": ("run", ["positive numbers", "nan"]),
+    "run-nan": ("run", ["positive number of seconds", "nan"]),
     "wrong": ("wrong-result", ["off by 0.5"]),
     "check-segv": ("run", ["SIGSEGV", "while checking"]),
 }
@@ -177,6 +177,19 @@ def test_only_what_beats_the_best_is_checked(tmp_path):
         assert [float(results[i].why.split()[1]) for i in (9, 10, 7, 8)] == [0.0085, 0.008, 0.008, 0.006]
     with make(tmp_path, verify=False) as pool:
         assert next(iter(pool.measure(wild.task(), codes[:1], Bar()))).error is None
+
+
+def test_an_evaluator_that_fails_is_blamed_and_no_candidate(tmp_path):
+    found = []
+    codes = np.array([wild.row("run-raise", 1, 500), *oks(6)])
+    with (
+        make(tmp_path, workers=1, evaluator=wild.Tires()) as pool,
+        pytest.raises(PieceFailure, match=r"evaluator \S*Tires failed: ArithmeticError: tired"),
+    ):
+        found.extend(pool.measure(wild.task(), codes, Bar()))
+    with make(tmp_path, workers=1, evaluator=wild.Tires()) as pool:
+        stream = pool.measure(wild.task(), codes, Bar())
+        assert sorted(m.error or "" for m in (next(stream) for _ in range(3))) == ["", "", "run"]
 
 
 def test_evaluators_draw_the_same_for_a_row_whatever_came_before(tmp_path):

@@ -1,10 +1,24 @@
 """The only loop."""
 
 import math
+import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from tt_spec import Measurement, Pipeline, Realised, RunInfo, Slot, VirtualClock, run
+from tt_spec import (
+    Measurement,
+    PieceFailure,
+    Pipeline,
+    Prediction,
+    Proposal,
+    Realised,
+    RunInfo,
+    Selection,
+    Slot,
+    VirtualClock,
+    run,
+)
 from tt_spec.pieces.memory_store import MemoryStore
 from tt_spec.pieces.null_surrogate import NullSurrogate
 from tt_spec.pieces.random_searcher import RandomSearcher
@@ -65,13 +79,15 @@ def tune(
     store=None,
     clock=None,
     searcher=RandomSearcher,
+    sampler=TopSampler,
+    surrogate=NullSurrogate,
     programs=None,
     listeners=None,
     **options,
 ):
     clock = clock or VirtualClock()
     tasks = tasks or [wide_task()]
-    pipes = [Pipeline(t, NullSurrogate(), searcher(), TopSampler(), programs=programs, clock=clock) for t in tasks]
+    pipes = [Pipeline(t, surrogate(), searcher(), sampler(), programs=programs, clock=clock) for t in tasks]
     store = store or MemoryStore()
     listener = Listener()
     out = run(
@@ -162,45 +178,209 @@ class BadSearcher:
         raise ZeroDivisionError("oops")
 
 
+class LateSearcher(RandomSearcher):
+    """Fails only when told, after its batch was measured."""
+
+    def tell(self, ctx, rows, y):
+        raise ZeroDivisionError("late")
+
+
 class BadListener(Listener):
-    def tt_batch_measured(self, run, state, batch, results):
+    def tt_run_started(self, run):
         raise KeyError("listener")
 
-    def tt_run_stopped(self, run, states, reason):
-        raise KeyError("again")
+    tt_batch_measured = tt_task_finished = tt_run_stopped = tt_run_started
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "kept"),
-    [
-        ({"measurer": BadMeasurer()}, RuntimeError, 5),
-        ({"measurer": Stranger()}, ValueError, 5),
-        ({"measurer": Silent()}, ValueError, 0),
-        ({"store": BadStore()}, OSError, 5),
-        ({"searcher": BadSearcher}, ZeroDivisionError, 16),
-        ({"listeners": [BadListener()]}, KeyError, 16),
-        ({"scheduler": Turns(Slot(0, trials=5), Slot(3))}, ValueError, 5),
-        ({"scheduler": Turns(Slot(0, trials=5), Slot(0, trials=0))}, ValueError, 5),
-        ({"scheduler": Turns(Slot(0, trials=5), Slot(0, seconds=0.0))}, ValueError, 5),
-    ],
-    ids=["measurer", "stranger", "silent", "store", "searcher", "listener", "no task", "no trials", "no time"],
-)
-def test_a_failure_ends_the_run_and_keeps_what_was_stored(options, error, kept):
+class BadModel(NullSurrogate):
+    """Each method can fail or answer with rubbish."""
+
+    def __init__(self, **answers):
+        self.answers = answers
+
+    def fit(self, groups, rng):
+        if "fit" in self.answers:
+            raise self.answers["fit"]
+        super().fit(groups, rng)
+
+    def predict(self, task, X):
+        return self.answers.get("predict", super().predict)(task, X)
+
+    def score(self, prediction, best):
+        return self.answers.get("score", super().score)(prediction, best)
+
+
+class Proposes(RandomSearcher):
+    """A proposal with a field of its own making; every row is scored by the model."""
+
+    def __init__(self, **rubbish):
+        self.rubbish = rubbish
+
+    def propose(self, ctx, n):
+        proposal = super().propose(ctx, n)
+        ctx.score(proposal.codes)
+        return replace(proposal, **{k: v(proposal) for k, v in self.rubbish.items()})
+
+
+class Speaks:
+    """A piece of any role that answers or raises as it was told."""
+
+    def __init__(self, **answers):
+        self.answers, self.scope = answers, answers.pop("scope", "run")
+
+    def __getattr__(self, name):
+        if name not in self.__dict__.get("answers", {}):
+            raise AttributeError(name)
+        answer = self.answers[name]
+
+        def method(*args):
+            if isinstance(answer, Exception):
+                raise answer
+            return answer(*args) if callable(answer) else answer
+
+        return method
+
+
+def realises(**changes):
+    class Realises(SyntheticMeasurer):
+        def realise(self, task, codes):
+            return replace(super().realise(task, codes), **{k: v(codes) for k, v in changes.items()})
+
+    return Realises(noise=0)
+
+
+NAN = {"mean": lambda n: np.full(n, np.nan), "std": np.zeros}
+FAILURES = {
+    "measurer": ({"measurer": BadMeasurer()}, "measurer", RuntimeError, 5),
+    "measurer yields a stranger": ({"measurer": Stranger()}, "measurer", ValueError, 5),
+    "measurer yields nothing": ({"measurer": Silent()}, "measurer", None, 0),
+    "measurer yields a number": ({"measurer": Speaks(measure=[1.0], realise=0)}, "measurer", AttributeError, 0),
+    "measurer is no iterator": ({"measurer": Speaks(measure=1.0)}, "measurer", TypeError, 0),
+    "realise": ({"programs": Speaks(realise=OSError("no"))}, "measurer", OSError, 0),
+    "realise drops rows": ({"programs": realises(codes=lambda c: c[1:])}, "measurer", ValueError, 0),
+    "realise leaves the space": ({"programs": realises(codes=lambda c: c + 99)}, "measurer", ValueError, 0),
+    "store": ({"store": BadStore()}, "store", OSError, 5),
+    "scheduler": ({"scheduler": Speaks(next=ZeroDivisionError("oops"))}, "scheduler", ZeroDivisionError, 0),
+    "scheduler gives a number": ({"scheduler": Turns(Slot(0, trials=5), 0)}, "scheduler", ValueError, 5),
+    "no task": ({"scheduler": Turns(Slot(0, trials=5), Slot(3))}, "scheduler", ValueError, 5),
+    "no trials": ({"scheduler": Turns(Slot(0, trials=5), Slot(0, trials=0))}, "scheduler", ValueError, 5),
+    "no time": ({"scheduler": Turns(Slot(0, trials=5), Slot(0, seconds=0.0))}, "scheduler", ValueError, 5),
+    "run's stopper": (
+        {"stoppers": [Speaks(stop=lambda s, c: 1 / (s.trials < 9) and None)]},
+        "stopper",
+        ZeroDivisionError,
+        9,
+    ),
+    "task's stopper": ({"stoppers": [Speaks(stop=KeyError("x"), scope="task")]}, "stopper", KeyError, 16),
+    "stopper says yes": ({"stoppers": [Speaks(stop=lambda s, c: s.trials >= 9 or None)]}, "stopper", ValueError, 9),
+    "stopper without room": ({"stoppers": [Speaks(stop=None, room=float("nan"))]}, "stopper", ValueError, 0),
+    "searcher": ({"searcher": BadSearcher}, "searcher", ZeroDivisionError, 16),
+    "searcher is told": ({"searcher": LateSearcher}, "searcher", ZeroDivisionError, 16),
+    "searcher gives rows": ({"searcher": lambda: Speaks(propose=np.zeros((3, 4)))}, "searcher", ValueError, 16),
+    "rows of a wrong shape": ({"searcher": lambda: Proposes(codes=lambda p: p.codes[:, 1:])}, "searcher", None, 16),
+    "one row": ({"searcher": lambda: Proposes(codes=lambda p: p.codes[0])}, "searcher", ValueError, 16),
+    "rows of floats": ({"searcher": lambda: Proposes(codes=lambda p: p.codes + 0.5)}, "searcher", ValueError, 16),
+    "NaN scores": ({"searcher": lambda: Proposes(scores=lambda p: p.scores + np.nan)}, "searcher", ValueError, 16),
+    "too few scores": ({"searcher": lambda: Proposes(scores=lambda p: p.scores[1:])}, "searcher", ValueError, 16),
+    "NaN share": ({"searcher": lambda: Proposes(random_share=lambda p: np.nan)}, "searcher", ValueError, 16),
+    "info is no dict": ({"searcher": lambda: Proposes(info=lambda p: 3)}, "searcher", TypeError, 16),
+    "sampler": ({"sampler": lambda: Speaks(select=LookupError("oops"))}, "sampler", LookupError, 16),
+    "sampler gives indices": ({"sampler": lambda: Speaks(select=np.arange(4))}, "sampler", ValueError, 16),
+    "sampler's rows": (
+        {"sampler": lambda: Speaks(select=Selection(np.arange(4)))},
+        "sampler",
+        ValueError,
+        16,
+    ),
+    "fit": ({"surrogate": lambda: BadModel(fit=MemoryError("big"))}, "surrogate", MemoryError, 16),
+    "predict": ({"surrogate": lambda: BadModel(predict=lambda t, X: 1 / 0)}, "surrogate", ZeroDivisionError, 16),
+    "prediction of a wrong length": (
+        {"surrogate": lambda: BadModel(predict=lambda t, X: Prediction(np.ones(1), np.ones(1)))},
+        "surrogate",
+        ValueError,
+        16,
+    ),
+    "NaN prediction": (
+        {"surrogate": lambda: BadModel(predict=lambda t, X: Prediction(*(f(len(X)) for f in NAN.values())))},
+        "surrogate",
+        ValueError,
+        16,
+    ),
+    "prediction is an array": (
+        {"surrogate": lambda: BadModel(predict=lambda t, X: np.ones(len(X)))},
+        "surrogate",
+        ValueError,
+        16,
+    ),
+    "NaN acquisition": (
+        {"surrogate": lambda: BadModel(score=lambda p, best: p.mean * np.nan)},
+        "surrogate",
+        ValueError,
+        16,
+    ),
+}
+"""What goes wrong: the options of `tune`, whose fault it is, what was raised, and how many rows are kept."""
+
+
+@pytest.mark.parametrize(("options", "role", "error", "kept"), FAILURES.values(), ids=FAILURES)
+def test_a_failing_piece_ends_the_run_is_named_and_loses_nothing(options, role, error, kept):
+    options = {"searcher": Proposes, **options}
     out, store, listener, pipes = tune(**options)
-    assert isinstance(out.failure, error)
-    assert out.reason.startswith(f"failed: {error.__name__}")
+    assert isinstance(out.failure, PieceFailure)
+    assert error is None or isinstance(out.failure.__cause__, error)
+    assert re.match(rf"{role} \S*\.\w+ failed: \S", str(out.failure)) and out.reason == f"broken off: {out.failure}"
     assert out.trials == len(list(store.query())) == len(pipes[0].rows) == kept
     assert out.states[0].best_s == pipes[0].best_s
     assert listener.events[0] == "started" and listener.events[-1] == "stopped"
+    assert sum(len(results) for _, results, _ in listener.batches) == kept, "listeners heard of every measurement"
 
 
-def test_a_listener_that_fails_at_the_end_keeps_the_outcome():
-    class Last(Listener):
-        def tt_run_stopped(self, run, states, reason):
-            raise KeyError("late")
+def test_a_model_is_blamed_for_its_own_failure_and_a_searcher_for_asking_what_is_no_row():
+    class Asks(RandomSearcher):
+        def propose(self, ctx, n):
+            ctx.score(np.full((3, 4), 99))
 
-    out, _, listener, _ = tune(listeners=[Last()])
-    assert isinstance(out.failure, KeyError) and out.trials == 50 and listener.events[-1] == "stopped"
+    out, *_ = tune(searcher=Asks)
+    assert str(out.failure).startswith("searcher ") and isinstance(out.failure.__cause__, IndexError)
+
+
+@pytest.mark.parametrize(
+    ("searcher", "warned"),
+    [(lambda: Proposes(codes=lambda p: p.codes + 99), True), (lambda: Proposes(codes=lambda p: p.codes * 0), False)],
+    ids=["outside", "duplicates"],
+)
+def test_rows_that_cannot_be_measured_are_replaced_by_random_ones(searcher, warned, recwarn):
+    out, store, *_ = tune(searcher=searcher)
+    found = list(store.query())
+    assert out.failure is None and len({m.config for m in found}) == len(found) == 50
+    assert sum(m.origin == "search" for m in found) == (0 if warned else 1)
+    assert any("Proposes gives rows that are not in the space" in str(w.message) for w in recwarn) == warned
+
+
+@pytest.mark.filterwarnings("ignore:.*gives rows that are not in the space")
+def test_rows_outside_the_space_do_not_crowd_out_the_others():
+    class Half(RandomSearcher):
+        def propose(self, ctx, n):
+            good = super().propose(ctx, n).codes
+            return Proposal(np.concatenate([good + 99, good]), np.repeat([1.0, 0.0], n))
+
+    _, store, *_ = tune(searcher=Half)
+    assert [m.origin for m in store.query()] == ["random"] * 16 + ["search"] * 34
+
+
+def test_a_sampler_that_leaves_the_space_is_the_one_that_is_named():
+    with pytest.warns(UserWarning, match=r"sampler \S+Speaks gives rows that are not in the space"):
+        out, *_ = tune(sampler=lambda: Speaks(select=Selection(np.full((2, 4), -1))))
+    assert out.failure is None and out.trials == 50
+
+
+def test_a_listener_that_fails_is_named_once_and_harms_nobody():
+    with pytest.warns(UserWarning) as warned:
+        out, store, listener, _ = tune(listeners=[BadListener(), BadListener()])
+    assert out.failure is None and out.trials == len(list(store.query())) == 50
+    assert listener.events == ["started", *["batch wide"] * 4, "stopped"]
+    texts = [str(w.message) for w in warned]
+    assert len(texts) == 2 and all("BadListener failed in tt_run_started" in t for t in texts), "one of each listener"
 
 
 def test_a_scheduler_may_not_choose_a_finished_task():

@@ -1,11 +1,13 @@
 """Finding and building pieces; what goes wrong in strangers' plug-ins."""
 
 import importlib.metadata
+import pickle
 import types
 import warnings
 
 import pytest
 from tt_spec import Entry, PluginError, Plugins, hookimpl, nearest
+from tt_spec.faults import whose
 from tt_spec.roles import ROLES
 
 
@@ -49,6 +51,8 @@ def test_own_pieces_are_found_and_built():
         assert own.build(role, mine[0]) is not own.build(role, mine[0])
         assert own.find(role, mine[0]).entry.summary
     assert own.build("stopper", "trials", trials=3).trials == 3
+    version = importlib.metadata.version("tt-spec")
+    assert whose("stopper", own.build("stopper", "trials")) == f"stopper 'trials' of tt-spec {version}"
 
 
 def test_every_role_has_a_hook():
@@ -80,9 +84,21 @@ def test_a_hook_that_fails_or_returns_rubbish_is_left_out(entries, why):
 
 
 def test_a_misspelt_hook_is_caught():
-    with pytest.warns(UserWarning, match="tt_serchers"):
+    with pytest.warns(UserWarning, match=r"no hook 'tt_serchers'; did you mean 'tt_searchers'.*known: tt_evaluators, "):
         found = Plugins([("odd", plugin(tt_serchers=[])), ("good", plugin(tt_searchers=[]))], installed=False)
     assert [b.distribution for b in found.broken] == ["odd"]
+
+
+def test_a_hook_without_its_mark_is_caught():
+    with pytest.warns(UserWarning, match="tt_searchers is not marked: put @tt_spec.hookimpl above it"):
+        found = Plugins([("odd", types.SimpleNamespace(tt_searchers=lambda: []))], installed=False)
+    assert [b.distribution for b in found.broken] == ["odd"]
+
+
+def test_a_hook_may_have_another_name_if_its_mark_says_so():
+    module = types.SimpleNamespace(mine=hookimpl(specname="tt_searchers")(lambda: [Entry("mine", dict)]))
+    found = Plugins([("d", module)], installed=False)
+    assert found.names("searcher") == ["mine"] and not found.broken
 
 
 def test_a_hook_with_a_wrong_argument_is_caught():
@@ -133,7 +149,8 @@ def test_unknown_options_give_the_nearest():
     ("build", "message"),
     [
         ("no_such_module_at_all:X", r"searcher 'far' is not installed .*pip install 'dist\[extra\]'"),
-        ("tt_spec.space:Nothing", "cannot be built from 'tt_spec.space:Nothing'"),
+        ("tt_spec.space:Nothing", r"'far' of d \? cannot be built from 'tt_spec.space:Nothing': AttributeError"),
+        (lambda: {}["gone"], r"searcher 'far' of d \? cannot be built: KeyError: 'gone'"),
         ("tt_spec.space", "cannot be built from 'tt_spec.space'"),
     ],
 )
@@ -156,3 +173,48 @@ def test_finding_pieces_warns_of_nothing():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         Plugins(installed=False, extra=[("d", plugin(tt_searchers=[]))])
+
+
+def test_every_plugin_listens_by_itself():
+    heard = []
+
+    class Deaf:
+        @hookimpl
+        def tt_run_stopped(self, reason):
+            raise RuntimeError("deaf")
+
+        @hookimpl
+        def tt_warm_start(self):
+            return [1]
+
+    class Hears:
+        @hookimpl
+        def tt_run_stopped(self, reason):
+            heard.append(reason)
+
+        @hookimpl
+        def tt_run_started(self, run):
+            heard.append(run)
+
+    found = Plugins([("deaf", Deaf()), ("hears", Hears()), ("none", plugin(tt_searchers=[]))], installed=False)
+    by_name = {whose("listener", x): x for x in found.listeners()}
+    assert set(by_name) == {"plug-in deaf ?", "plug-in hears ?"}
+    by_name["plug-in hears ?"].tt_run_started(run="r")
+    by_name["plug-in hears ?"].tt_run_stopped(run="r", states=[], reason="enough")
+    with pytest.raises(RuntimeError, match="deaf"):
+        by_name["plug-in deaf ?"].tt_run_stopped(run="r", states=[], reason="enough")
+    assert heard == ["r", "enough"] and not hasattr(by_name["plug-in deaf ?"], "tt_run_started")
+    assert [(who, call(task=None)) for who, call in found.each("tt_warm_start")] == [("plug-in deaf ?", [[1]])]
+    assert sorted(found.others()) == [
+        ("tt_run_started", "hears", "?"),
+        ("tt_run_stopped", "deaf", "?"),
+        ("tt_run_stopped", "hears", "?"),
+        ("tt_warm_start", "deaf", "?"),
+    ]
+
+
+def test_a_built_piece_travels_with_its_name():
+    own = Plugins()
+    there = pickle.loads(pickle.dumps(own.build("evaluator", "once")))
+    assert whose("evaluator", there).startswith("evaluator 'once' of tt-spec ")
+    assert whose("evaluator", object()) == "evaluator builtins.object"

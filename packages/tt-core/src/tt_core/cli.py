@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -19,6 +20,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 from tt_spec import PluginError, Plugins, StoreError
+from tt_spec.hooks import EVENTS
 
 from tt_core import doctor, progress
 from tt_core.errors import (
@@ -32,6 +34,7 @@ from tt_core.errors import (
     one_line,
     summary,
 )
+from tt_core.reader import Reader
 from tt_core.target import prepare_threads
 
 __all__ = ["app", "main", "run"]
@@ -98,7 +101,7 @@ def tune(
     shapes = _shapes(shape or [])
     limit = 5.0 if minutes is None and trials is None else minutes
 
-    shown = progress.listener(as_json, limit, trials)
+    shown = Reader(progress.listener(as_json, limit, trials))
     with _interruptible() as halt:
         result = run(
             model,
@@ -113,7 +116,7 @@ def tune(
             seed=seed,
             set=[*([f"space={space}"] if space else []), *(set or [])],
             log=log,
-            halt=halt,
+            halt=lambda: halt() or ("nobody reads its output" if shown.gone else None),
             say=shown.note,
             listeners=[shown],
         )
@@ -122,9 +125,10 @@ def tune(
     else:
         _report(result, history)
     if result.failure is not None:
-        raise RunError(
-            f"the run broke off ({summary(result.failure)}); everything measured before is kept in {history}"
-        ) from result.failure
+        kept = f"everything measured before is kept in {history}"
+        raise RunError(f"the run broke off ({summary(result.failure)}); {kept}") from result.failure
+    if shown.gone:
+        raise BrokenPipeError
     if result.reason == "interrupted":
         raise typer.Exit(130)
     if not any(math.isfinite(t.best_s) for t in result.tasks):
@@ -194,7 +198,7 @@ def run_library(
 
 @app.command("plugins")
 def list_plugins(as_json: JsonOption = False) -> None:
-    """List every piece with its distribution, version and source."""
+    """List every piece with its distribution, version and source, and who listens to runs or contributes to them."""
     plugins = Plugins()
     rows = [
         {
@@ -208,6 +212,9 @@ def list_plugins(as_json: JsonOption = False) -> None:
         for role, pieces in plugins.pieces.items()
         for p in pieces.values()
     ]
+    for hook, distribution, version in plugins.others():
+        role = "listener" if hook in EVENTS else "contribution"
+        rows.append({"role": role, "name": hook, "distribution": distribution, "version": version})
     if as_json:
         print(json.dumps({"pieces": rows, "broken": [vars(b) for b in plugins.broken]}))
         return
@@ -328,6 +335,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):  # a terminal may lack a character, a path may not be text
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    warnings.formatwarning = lambda message, *_, **__: f"tt: warning: {one_line(str(message))}\n"
     sys.exit(run(sys.argv[1:]))
 
 

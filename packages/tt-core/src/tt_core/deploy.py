@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import tvm
-from tt_spec import Plugins
+from tt_spec import Plugins, summary
 from tvm import relax
 
 from tt_core.backend import compare, difference
@@ -115,7 +115,7 @@ def write(library: Any, path: Path, sidecar: dict[str, Any]) -> None:
         os.replace(beside, sidecar_path(path))
         os.replace(part, path)
     except (OSError, RuntimeError) as e:
-        raise FileError(f"cannot write {path}: {one_line(str(e))[:300]}") from e
+        raise FileError(f"cannot write {path}: {summary(e)}") from e
     finally:
         part.unlink(missing_ok=True)
         part.with_suffix(".json").unlink(missing_ok=True)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
-from tt_spec import PieceError, PluginError
+from tt_spec import PieceError, PluginError, summary
 
 __all__ = [
     "EXIT_CODES",
@@ -109,9 +108,3 @@ def explained(e: Exception) -> tuple[str, Sequence[str], int]:
 def one_line(text: str) -> str:
     """The text with every run of white space or unprintable characters as one blank."""
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
-
-
-def summary(e: BaseException) -> str:
-    """A foreign exception in one line: its type and the first line of its message, at most 300 characters."""
-    lines = [re.sub(r"\s+", " ", x).strip() for x in str(e).splitlines() if x.strip()]
-    return f"{type(e).__name__}: {lines[0][:300]}" if lines else type(e).__name__

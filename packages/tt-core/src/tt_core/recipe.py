@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tt_spec import PluginError, Plugins, nearest
+from tt_spec.faults import lacks, whose
 
 from tt_core.errors import OptionError
 
@@ -86,7 +87,7 @@ def resolve(name: str, sets: Sequence[str] = (), plugins: Plugins | None = None)
         try:
             if role not in ("measurer", "store"):
                 _check_types(recipe, role)
-                recipe.build(role)
+                _fits(_ROLE.get(role, role), recipe.build(role))
             elif (piece := recipe.pieces[role]) is not None:
                 plugins.find(role, piece[0])
                 _check_types(recipe, role)
@@ -95,6 +96,11 @@ def resolve(name: str, sets: Sequence[str] = (), plugins: Plugins | None = None)
         except (TypeError, ValueError) as e:
             raise OptionError(f"recipe {recipe.name!r}, {role}: {e}") from e
     return recipe
+
+
+def _fits(role: str, piece: Any) -> None:
+    if piece is not None and (missing := lacks(role, piece)):
+        raise PluginError(f"{whose(role, piece)} lacks {', '.join(missing)}: see tt_spec.roles.{role.capitalize()}")
 
 
 def read_toml(path: Path) -> dict[str, Any]:

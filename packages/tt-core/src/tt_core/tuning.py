@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tt_spec import Outcome, Pipeline, Plugins, RunInfo, StoreError, Task, WallClock, nearest, run
+from tt_spec import Outcome, Pipeline, Plugins, RunInfo, StoreError, Task, WallClock, nearest, run, summary
 from tt_spec.types import TaskState
 
 from tt_core import eventlog
@@ -23,6 +23,7 @@ from tt_core.recipe import Recipe, resolve
 from tt_core.requirements import require_tvm
 from tt_core.target import cores, device_fingerprint, prepare_threads, runnable
 from tt_core.target import resolve as resolve_target
+from tt_core.warm import warm_rows
 
 __all__ = ["Prepared", "Result", "TaskResult", "prepare", "tune"]
 
@@ -250,12 +251,12 @@ def tune(
             clock,
             info=RunInfo(run_id, tuple(ready.tasks), about),
             batch=chosen.batch,
-            listeners=[kept, plugins.hook, *listeners],
+            listeners=[kept, *plugins.listeners(), *listeners],
             halt=halt,
             stamp={"device": about["device"], "versions": about["versions"]},
         )
         if outcome.failure is not None and path is not None:
-            note(f"the run broke off ({outcome.failure}); writing the best that was measured before")
+            note(f"the run broke off ({summary(outcome.failure)}); writing the best that was measured before")
         shipped: dict[str, Any] = {}
         best: dict[str, float] = {p.task.key: p.best_s for p in pipelines}
         try:
@@ -339,7 +340,7 @@ def _pipelines(
     shared = recipe.build("surrogate")
     peers: list[Pipeline] = []
     for task in ready.tasks:
-        warm = [np.asarray(rows, dtype=np.int64) for rows in plugins.hook.tt_warm_start(task=task) if rows is not None]
+        warm = warm_rows(task, plugins)
         pipeline = Pipeline(
             task,
             shared if shared.shared else recipe.build("surrogate"),
@@ -351,7 +352,7 @@ def _pipelines(
             seed=seed,
             clock=clock,
             peers=peers,
-            warm=np.concatenate(warm) if warm else None,
+            warm=warm,
         )
         pipeline.restore(store.query(task_key=task.key, space_key=task.space.key, device=device))
         peers.append(pipeline)

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from tt_spec.faults import PieceFailure
+from tt_spec.roles import Evaluator
 from tt_spec.types import Bar, Measurement, Task
 
 from tt_measure.process import Job, Outcome, Process, WorkerError
@@ -27,6 +29,7 @@ class Rules:
         build_s, run_s, check_s: Limits of one candidate's build, evaluation and check, seconds.
         verify: Whether candidates that beat the incumbent must show right results.
         chunk: Built candidates per worker before timing starts.
+        evaluator: Decides the runs of a candidate, in the workers.
         seed: Root of the evaluator's randomness.
     """
 
@@ -35,6 +38,7 @@ class Rules:
     check_s: float
     verify: bool
     chunk: int
+    evaluator: Evaluator
     seed: int
 
 
@@ -152,6 +156,8 @@ class Batch:
                     yield from self._again(other, None)
 
     def _timed(self, p: Process, row: _Row, outcome: Outcome) -> Iterator[Measurement]:
+        if outcome.verdict == "undecided":
+            raise PieceFailure("evaluator", self.rules.evaluator, outcome.text)
         if outcome.verdict != "done":
             if self._innocent(p, outcome):
                 yield from self._again(row, outcome)

@@ -83,7 +83,9 @@ class WorkerPool:
     def measure(self, task: Task, codes: np.ndarray, bar: Bar) -> Iterator[Measurement]:
         """One measurement per row, in order of completion. Close the iterator to abandon the rest."""
         run_s = bar.cap_s + 10.0 if self.run_timeout_s is None else self.run_timeout_s
-        rules = Rules(self.build_timeout_s, run_s, self.check_timeout_s, self.verify, self.chunk, self.seed)
+        evaluator = Fixed() if self.evaluator is None else self.evaluator
+        limits = (self.build_timeout_s, run_s, self.check_timeout_s)
+        rules = Rules(*limits, self.verify, self.chunk, evaluator, self.seed)
         return Batch(self._ready(), task, codes, bar, rules).results()
 
     def realise(self, task: Task, codes: np.ndarray) -> Realised:

@@ -33,14 +33,14 @@ class Outcome:
     """How a job ended.
 
     Args:
-        verdict: "done", "raised" by the backend, "unopened" (the task could not be opened), or "lost": the process
-            died or was stopped.
+        verdict: "done", "raised" by the backend, "unopened" (the task could not be opened), "undecided" (the
+            evaluator failed), or "lost": the process died or was stopped.
         stage: What the worker did last; "" if it had not begun the job.
         text: Message of everything but "done".
         reason: Of "lost": "time", "memory", or "" for a crash.
     """
 
-    verdict: Literal["done", "raised", "unopened", "lost"]
+    verdict: Literal["done", "raised", "unopened", "undecided", "lost"]
     value: Any = None
     stage: str = ""
     text: str = ""

@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
+from tt_spec.faults import summary
 from tt_spec.roles import Realised
 from tt_spec.types import Bar, Statements, Task, Timing
 
@@ -41,6 +42,10 @@ def main() -> None:
 
 class Unopened(Exception):
     """The backend cannot open a task: not the fault of any candidate."""
+
+
+class Undecided(Exception):
+    """The evaluator failed, not the candidate that it evaluated."""
 
 
 class Worker:
@@ -79,6 +84,8 @@ class Worker:
             reply = pickle.dumps((id, "done", value))
         except Unopened as e:
             reply = pickle.dumps((id, "unopened", str(e)))
+        except Undecided as e:
+            reply = pickle.dumps((id, "undecided", str(e)))
         except BaseException as e:  # also SystemExit: whatever a candidate raises is its result
             reply = pickle.dumps((id, "raised", f"{type(e).__name__}: {e}"))
         self.conn.send_bytes(reply)
@@ -118,7 +125,7 @@ class Worker:
             note("run")
             began = time.perf_counter()
             with _limit(limit_s):
-                timing = _sound(self.evaluator.evaluate(self.spent.run, bar, np.random.default_rng(seed)))
+                timing = self.evaluated(bar, seed)
             run_s = time.perf_counter() - began
             wrong = None
             if verify and float(np.median(timing.seconds)) < bar.incumbent_s:
@@ -168,6 +175,27 @@ class Worker:
 
     # -- inside -------------------------------------------------------------------------------------------------
 
+    def evaluated(self, bar: Bar, seed: list[int]) -> Timing:
+        """The evaluator's timing. What a run raises goes on as it is, anything else as `Undecided`."""
+        failed: list[BaseException] = []
+
+        def run(n: int) -> float:
+            try:
+                mean = float(self.spent.run(n))
+                if not (math.isfinite(mean) and mean > 0):
+                    raise ValueError(f"a run takes a positive number of seconds, this one {mean}")
+                return mean
+            except BaseException as e:
+                failed.append(e)
+                raise
+
+        try:
+            return _sound(self.evaluator.evaluate(run, bar, np.random.default_rng(seed)))
+        except Exception as e:
+            if failed:
+                raise
+            raise Undecided(summary(e)) from e
+
     def shared(self) -> contextlib.AbstractContextManager[None]:
         return self.lock.shared() if self.lock else contextlib.nullcontext()
 
@@ -201,7 +229,7 @@ def _limit(seconds: float) -> Iterator[None]:
 def _sound(timing: Timing) -> Timing:
     seconds = tuple(float(s) for s in timing.seconds)
     if not seconds or any(not (math.isfinite(s) and s > 0) for s in seconds):
-        raise ValueError(f"a timing is one or more positive numbers of seconds, the evaluator gave {seconds}")
+        raise ValueError(f"a timing is one or more positive numbers of seconds, got {seconds}")
     return Timing(seconds, int(timing.runs), str(timing.why))
 
 

@@ -1,6 +1,7 @@
 """The vocabulary of tt: types, roles, hooks, ask/tell pipeline, loop and clock."""
 
 from tt_spec.clock import Clock, VirtualClock, WallClock
+from tt_spec.faults import PieceFailure, blame, summary
 from tt_spec.hooks import Entry, hookimpl
 from tt_spec.loop import Outcome, run
 from tt_spec.pipeline import Pipeline
@@ -41,6 +42,7 @@ __all__ = [
     "Measurement",
     "Outcome",
     "PieceError",
+    "PieceFailure",
     "Pipeline",
     "PluginError",
     "Plugins",
@@ -59,6 +61,7 @@ __all__ = [
     "Timing",
     "VirtualClock",
     "WallClock",
+    "blame",
     "concat_statements",
     "draw",
     "from_json",
@@ -67,5 +70,6 @@ __all__ = [
     "nearest",
     "rng_for",
     "run",
+    "summary",
     "to_json",
 ]

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from tt_spec.roles import RunInfo
     from tt_spec.types import Batch, Measurement, Task, TaskState
 
-__all__ = ["Entry", "Specs", "hookimpl", "hookspec"]
+__all__ = ["EVENTS", "Entry", "Specs", "hookimpl", "hookspec"]
+
+EVENTS = ("tt_run_started", "tt_batch_measured", "tt_task_finished", "tt_run_stopped")
+"""Hooks that are called while a run goes on."""
 
 hookspec = pluggy.HookspecMarker("tt")
 hookimpl = pluggy.HookimplMarker("tt")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tt_spec.clock import Clock
+from tt_spec.faults import PieceFailure, blame, summary, whose
 from tt_spec.pipeline import Pipeline
 from tt_spec.roles import Measurer, RunInfo, RunState, Scheduler, Stopper, Store
 from tt_spec.types import Bar, Batch, Measurement, Slot, TaskState
@@ -47,7 +49,8 @@ def run(
     """Tune until the scheduler has no slot, a run-wide stopper speaks, `halt` gives a reason, or something fails.
 
     Every measurement is in the store before anything else happens to it. A failure of a piece or of the store ends
-    the run with everything measured so far; the exception is in `Outcome.failure`.
+    the run with everything measured so far; `Outcome.failure` is a `PieceFailure` that names it. A listener that
+    fails is warned of once, and the run goes on.
 
     Args:
         batch: Rows asked at once.
@@ -61,38 +64,56 @@ def run(
     whole = RunState(states, clock.now())
     stamp = {**(stamp or {}), "run_id": info.run_id}
 
+    failing: set[int] = set()
+
     def emit(event: str, **what: Any) -> None:
-        for listener in listeners:
-            method = getattr(listener, event, None)
-            if method is not None:
-                method(run=info, **what)
+        for i, listener in enumerate(listeners):
+            try:
+                getattr(listener, event, _ignore)(run=info, **what)
+            except Exception as e:  # who only listens can lose no more than what it would have written
+                if i not in failing:
+                    text = f"{whose('listener', listener)} failed in {event}; the run goes on: {type(e).__name__}: {e}"
+                    warnings.warn(text, stacklevel=2)
+                failing.add(i)
+
+    def verdict(s: Stopper, state: Any) -> str | None:
+        with blame("stopper", s):
+            reason = s.stop(state, clock)
+            if reason is not None and not isinstance(reason, str):
+                raise ValueError(f"stop must return a reason or None, got {reason!r}")
+            return reason
 
     def stopped(state: TaskState) -> bool:
         for s in stoppers:
             if s.scope == "task" and state.finished is None:
-                state.finished = s.stop(state, clock)
+                state.finished = verdict(s, state)
         return state.finished is not None
 
     def over() -> str | None:
         reason = halt()
         for s in stoppers:
-            reason = reason or (s.stop(whole, clock) if s.scope == "run" else None)
+            reason = reason or (verdict(s, whole) if s.scope == "run" else None)
         return reason
 
     def room() -> int:
-        limits = [ask(whole) for s in stoppers if (ask := getattr(s, "room", None)) is not None]
-        return max(1, min([batch, *limits]))
+        limit = batch
+        for s in stoppers:
+            if (ask := getattr(s, "room", None)) is not None:
+                with blame("stopper", s):
+                    limit = min(limit, int(ask(whole)))
+        return max(1, limit)
 
     reason: str | None = None
     failure: Exception | None = None
     try:
         emit("tt_run_started")
         while (reason := over()) is None:
-            slot = scheduler.next(states, clock)
+            with blame("scheduler", scheduler):
+                slot = scheduler.next(states, clock)
+                _check(slot, states)
             if slot is None:
                 reason = "every task is finished"
                 break
-            _check(slot, states)
             _slot(
                 slot,
                 pipelines[slot.task],
@@ -111,12 +132,8 @@ def run(
             if states[slot.task].finished is not None:
                 emit("tt_task_finished", state=states[slot.task])
     except Exception as e:  # whatever broke, what was measured stays measured and is handed back
-        failure, reason = e, f"failed: {type(e).__name__}: {e}"
-    for listener in listeners:  # each on its own: the one that failed must not keep the others from closing
-        try:
-            getattr(listener, "tt_run_stopped", _ignore)(run=info, states=states, reason=reason)
-        except Exception as e:
-            failure = failure or e
+        failure, reason = e, f"broken off: {summary(e)}"
+    emit("tt_run_stopped", states=states, reason=reason)
     return Outcome(states, reason, failure, whole.trials)
 
 
@@ -124,8 +141,12 @@ def _ignore(**_: Any) -> None:
     pass
 
 
-def _check(slot: Slot, states: Sequence[TaskState]) -> None:
+def _check(slot: Any, states: Sequence[TaskState]) -> None:
     """A slot in which nothing can happen would come again for ever."""
+    if slot is None:
+        return
+    if not isinstance(slot, Slot):
+        raise ValueError(f"next must return a Slot or None, got {type(slot).__name__}")
     if not 0 <= slot.task < len(states) or states[slot.task].finished is not None:
         raise ValueError(f"a scheduler must choose a task that is not finished, it chose {slot.task}")
     if (slot.trials is not None and slot.trials < 1) or (slot.seconds is not None and slot.seconds <= 0):
@@ -161,7 +182,8 @@ def _slot(
         asked = pipeline.ask(left)
         refused = [_invalid(pipeline, row, clock, stamp) for row in asked.invalid]
         if refused:
-            store.append(refused)
+            with blame("store", store):
+                store.append(refused)
             pipeline.tell(asked.id, refused)
             state.errors["invalid"] = state.errors.get("invalid", 0) + len(refused)
         if not len(asked.codes):
@@ -174,7 +196,10 @@ def _slot(
             _measure(asked, pipeline, state, measurer, store, whole, clock, cap_s, stamp, over, results)
         except Exception as e:  # what came before counts; the failure goes on afterwards
             broke = e
-        pipeline.tell(asked.id, results)
+        try:
+            pipeline.tell(asked.id, results)
+        except Exception as e:  # it was learned by the pipeline, if not by the searcher
+            broke = broke or e
         spent += len(results)
         state.batches += 1
         state.curve.append((state.trials, clock.now(), state.best_s))
@@ -200,14 +225,20 @@ def _measure(
 ) -> None:
     """Measure a batch; every measurement is stored before it is added to `results`."""
     origin = {row.tobytes(): o for row, o in zip(asked.codes, asked.origin, strict=True)}
-    stream = measurer.measure(pipeline.task, asked.codes, Bar(state.best_s, state.flops, cap_s))
+    with blame("measurer", measurer):
+        stream = iter(measurer.measure(pipeline.task, asked.codes, Bar(state.best_s, state.flops, cap_s)))
     try:
-        for m in stream:
-            where = origin.pop(np.asarray(m.config, dtype=np.int64).tobytes(), None)
-            if where is None:
-                raise ValueError(f"a measurer must yield each asked row once, it yielded {list(m.config)}")
+        while True:
+            with blame("measurer", measurer):
+                m = next(stream, None)
+                if m is None:
+                    break
+                where = origin.pop(np.asarray(m.config, dtype=np.int64).tobytes(), None)
+                if where is None:
+                    raise ValueError(f"a measurer must yield each asked row once, it yielded {list(m.config)}")
             m = dataclasses.replace(m, origin=where, at=clock.now(), knobs=pipeline.space.decode(m.config), **stamp)
-            store.append([m])
+            with blame("store", store):
+                store.append([m])
             results.append(m)
             if m.error != "invalid":  # such a row was never built and costs no trial
                 whole.trials += 1
@@ -221,11 +252,12 @@ def _measure(
             if over() is not None:
                 break
         if not results:
-            raise ValueError(f"a measurer must yield one measurement per row, it yielded none of {len(asked.codes)}")
+            raise PieceFailure("measurer", measurer, f"it yielded no measurement of {len(asked.codes)} rows")
     finally:
         close = getattr(stream, "close", None)
         if close is not None:
-            close()
+            with blame("measurer", measurer):
+                close()
 
 
 def _invalid(pipeline: Pipeline, row: Any, clock: Clock, stamp: dict[str, Any]) -> Measurement:

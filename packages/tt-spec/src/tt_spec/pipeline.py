@@ -10,6 +10,15 @@ from typing import Any, Protocol
 import numpy as np
 
 from tt_spec.clock import Clock, WallClock
+from tt_spec.faults import (
+    blame,
+    checked_features,
+    checked_prediction,
+    checked_proposal,
+    checked_realised,
+    checked_scores,
+    checked_selection,
+)
 from tt_spec.rng import draw, rng_for
 from tt_spec.roles import Realised, Sampler, Searcher, StoreError, Surrogate
 from tt_spec.space import Space
@@ -217,23 +226,27 @@ class Pipeline:
         tell = getattr(self.searcher, "tell", None)
         if rows and tell is not None:
             y = np.array([self.best_s / s if math.isfinite(s) else 0.0 for s in seconds])
-            tell(self._context("tell", len(self._rows)), np.stack(rows), y)
+            with blame("searcher", self.searcher):
+                tell(self._context("tell", len(self._rows)), np.stack(rows), y)
 
     # -- inside -------------------------------------------------------------------------------------------------
 
     def _propose(self, n: int, round: int) -> tuple[np.ndarray, dict[str, Any]]:
         self._fit(round)
         ctx = self._context("searcher", round)
-        proposal = self.searcher.propose(ctx, max(self.verify, n) if self.draft else n)
-        info = dict(proposal.info)
+        with blame("searcher", self.searcher):
+            asked = self.searcher.propose(ctx, max(self.verify, n) if self.draft else n)
+            proposal = checked_proposal(asked, self.space, self.searcher)
+            info = dict(proposal.info)
         if self.draft is not None and len(proposal.codes):
             ctx.score = lambda codes: self._score(self.surrogate, codes)
             proposal = Proposal(proposal.codes, ctx.score(proposal.codes), proposal.random_share, proposal.info)
         share = min(max(proposal.random_share, 0.0), 1.0)
         greedy = n - int(round_half_up(share * n))
         ctx.rng = rng_for(self.seed, self.task.key, "sampler", round)
-        selection = self.sampler.select(ctx, proposal, greedy)
-        info.update(selection.info)
+        with blame("sampler", self.sampler):
+            selection = checked_selection(self.sampler.select(ctx, proposal, greedy), self.space, self.sampler)
+            info.update(selection.info)
         info.update(proposed=len(proposal.codes), selected=len(selection.codes), random_share=share)
         return selection.codes[:greedy], info
 
@@ -244,10 +257,12 @@ class Pipeline:
         rng = rng_for(self.seed, self.task.key, "surrogate", round)
         sources = self.peers if self.surrogate.shared else [self]
         groups = [g for p in sources if (g := p._group(self.surrogate.inputs)) is not None]
-        self.surrogate.fit(groups, rng)
+        with blame("surrogate", self.surrogate):
+            self.surrogate.fit(groups, rng)
         if self.draft is not None:
             own = self._group("knobs")
-            self.draft.fit([own] if own else [], rng_for(self.seed, self.task.key, "draft", round))
+            with blame("surrogate", self.draft):
+                self.draft.fit([own] if own else [], rng_for(self.seed, self.task.key, "draft", round))
         self._fitted_at = known
 
     def _group(self, inputs: str) -> Group | None:
@@ -270,7 +285,8 @@ class Pipeline:
         tokens = [row.tobytes() for row in np.ascontiguousarray(codes, dtype=np.int64)]
         missing = [i for i, t in enumerate(tokens) if t not in self._features]
         if missing:
-            found, ok = self.programs.features(self.task, codes[missing])
+            with blame("measurer", self.programs):
+                found, ok = checked_features(*self.programs.features(self.task, codes[missing]), len(missing))
             where = np.cumsum(ok) - 1
             for j, i in enumerate(missing):
                 self._features[tokens[i]] = found[where[j] : where[j] + 1] if ok[j] else None
@@ -284,17 +300,22 @@ class Pipeline:
         if not len(codes):
             return Prediction(np.zeros(0), np.zeros(0))
         if model.inputs == "knobs":
-            return model.predict(self.task, self.space.encode(codes))
+            X = self.space.encode(codes)
+            with blame("surrogate", model):
+                return checked_prediction(model.predict(self.task, X), len(codes))
         statements, ok = self._statements(codes)
         mean, std = np.zeros(len(codes)), np.zeros(len(codes))
         if ok.any():
-            p = model.predict(self.task, statements)
+            with blame("surrogate", model):
+                p = checked_prediction(model.predict(self.task, statements), int(ok.sum()))
             mean[ok], std[ok] = p.mean, p.std
             mean[~ok] = p.mean.min() - 1.0
         return Prediction(mean, std)
 
     def _score(self, model: Surrogate, codes: np.ndarray) -> np.ndarray:
-        return model.score(self._predict(model, codes), 1.0)
+        prediction = self._predict(model, codes)
+        with blame("surrogate", model):
+            return checked_scores(model.score(prediction, 1.0), len(codes))
 
     def _context(self, role: str, round: int = 0) -> Context:
         guide = self.draft or self.surrogate
@@ -325,7 +346,11 @@ class Pipeline:
         asked = [row.copy() for row in codes if row.tobytes() not in self._seen]
         if not asked:
             return 0
-        real = self.programs.realise(self.task, np.stack(asked)) if self.programs else None
+        real = None
+        if self.programs is not None:
+            rows = np.stack(asked)
+            with blame("measurer", self.programs):
+                real = checked_realised(self.programs.realise(self.task, rows), rows, self.space)
         for i, row in enumerate(asked):
             if len(chosen.rows) >= n:
                 break
@@ -339,7 +364,7 @@ class Pipeline:
                 invalid.append(row)
                 continue
             if real is not None:
-                canonical = np.ascontiguousarray(real.codes[i], dtype=np.int64)
+                canonical = real.codes[i]
                 if canonical.tobytes() != row.tobytes():
                     if canonical.tobytes() in self._seen:
                         continue

@@ -6,17 +6,22 @@ import difflib
 import importlib
 import importlib.metadata
 import inspect
+import types
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import pluggy
 
-from tt_spec.hooks import Entry, Specs
+from tt_spec.hooks import EVENTS, Entry, Specs
 from tt_spec.roles import ROLES
 
-__all__ = ["Broken", "Piece", "PluginError", "Plugins", "nearest"]
+__all__ = ["ORIGIN", "Broken", "Piece", "PluginError", "Plugins", "nearest"]
+
+ORIGIN = "tt_origin"
+"""Attribute of a built piece: what to call it in a message. Text, so that the piece stays picklable."""
 
 
 class PluginError(Exception):
@@ -31,6 +36,9 @@ class Piece:
     entry: Entry
     distribution: str
     version: str
+
+    def __str__(self) -> str:
+        return f"{self.role} {self.entry.name!r} of {self.distribution} {self.version}"
 
 
 @dataclass(frozen=True)
@@ -74,6 +82,7 @@ class Plugins:
             )
         try:
             module = load()
+            _check_names(module)
             self.manager.register(module, name=name)
             self.manager.check_pending()
         except Exception as e:  # a stranger's plug-in may fail in any way; it must not take the run with it
@@ -111,6 +120,31 @@ class Plugins:
         """pluggy's relay: calls a hook in every plug-in."""
         return self.manager.hook
 
+    def each(self, hook: str) -> Iterator[tuple[str, Callable[..., list[Any]]]]:
+        """Every plug-in that implements the hook: "plug-in NAME VERSION" and a call that reaches it alone."""
+        implementations = getattr(self.manager.hook, hook).get_hookimpls()
+        for impl in implementations:
+            others = [i.plugin for i in implementations if i is not impl]
+            yield f"plug-in {self._origin[impl.plugin_name]}", self.manager.subset_hook_caller(hook, others)
+
+    def listeners(self) -> list[Any]:
+        """One listener for each plug-in that wants events, so that none keeps another from hearing them."""
+        found: dict[str, Any] = {}
+        for event in EVENTS:
+            for who, call in self.each(event):
+                setattr(found.setdefault(who, types.SimpleNamespace(**{ORIGIN: who})), event, call)
+        return list(found.values())
+
+    def others(self) -> list[tuple[str, str, str]]:
+        """What plug-ins do beside bringing pieces: `(hook, distribution, version)` of events and contributions."""
+        hooks = [h for h in vars(Specs) if h.startswith("tt_") and h[3:-1] not in ROLES]
+        found = []
+        for hook in hooks:
+            for impl in getattr(self.manager.hook, hook).get_hookimpls():
+                dist, version = self._origin[impl.plugin_name].split()
+                found.append((hook, dist, version))
+        return found
+
     def names(self, role: str) -> list[str]:
         """Names registered for a role, sorted."""
         return sorted(self.pieces[role])
@@ -136,9 +170,16 @@ class Plugins:
                 if option not in parameters:
                     raise PluginError(f"{role} {name!r} has no option {option!r}{nearest(option, sorted(parameters))}")
         try:
-            return factory(**options)
+            built = factory(**options)
         except ModuleNotFoundError as e:
             raise PluginError(_missing(piece, e)) from e
+        except (PluginError, TypeError, ValueError):  # about the options: theirs is the clearer message
+            raise
+        except Exception as e:
+            raise PluginError(f"{piece} cannot be built: {type(e).__name__}: {e}") from e
+        with suppress(AttributeError, TypeError):  # what takes no attributes goes by its class
+            setattr(built, ORIGIN, str(piece))
+        return built
 
     def factory(self, role: str, name: str) -> Any:
         """What builds the piece, imported."""
@@ -151,8 +192,22 @@ class Plugins:
             return getattr(importlib.import_module(module), attribute)
         except ModuleNotFoundError as e:
             raise PluginError(_missing(piece, e)) from e
-        except AttributeError as e:
-            raise PluginError(f"{role} {name!r} of {piece.distribution} cannot be built from {build!r}: {e}") from e
+        except Exception as e:  # a stranger's module may fail in any way
+            raise PluginError(f"{piece} cannot be built from {build!r}: {type(e).__name__}: {e}") from e
+
+
+def _check_names(module: Any) -> None:
+    """pluggy passes over a hook that is not marked, and says of a misspelt one not what was meant."""
+    known = [name for name in vars(Specs) if name.startswith("tt_")]
+    for name in dir(module):
+        attribute = getattr(module, name, None)
+        marks = getattr(attribute, "tt_impl", None)
+        if isinstance(marks, dict):
+            hook = marks.get("specname") or name
+            if hook not in known and not marks.get("optionalhook"):
+                raise PluginError(f"there is no hook {hook!r}{nearest(hook, known)}")
+        elif name in known and callable(attribute):
+            raise PluginError(f"{name} is not marked: put @tt_spec.hookimpl above it")
 
 
 def _missing(piece: Piece, e: ModuleNotFoundError) -> str:

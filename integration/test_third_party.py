@@ -1,0 +1,98 @@
+"""A stranger's distribution, `third_party/`: installed in a fresh environment, listed, tuned with by name, and judged
+by the contracts that tt ships."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import sqlite3
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+from tt_spec.testing import cases, contract_for
+
+from .conftest import events
+
+HERE = Path(__file__).parent / "third_party"
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory):
+    """Runs Python in an environment of its own, in which `third_party` is installed as its README says.
+
+    The environment is empty but for a `.pth` file that shows it this one's packages, editable ones among them, so that
+    tt is installed in it without a download; pip finds the plug-in's dependencies there, and would fail on a missing
+    one (`--no-index`). Nothing is written to this environment.
+    """
+    home = tmp_path_factory.mktemp("fresh") / "env"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True)
+    own = next(home.glob("lib/python*/site-packages"))
+    house = sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
+    (own / "house.pth").write_text("".join(f"import site; site.addsitedir({folder!r})\n" for folder in house))
+
+    def run(*args, code=0, cwd=None, **env):
+        environment = {**os.environ, **env}
+        command = [home / "bin" / "python", *args]
+        done = subprocess.run(command, cwd=cwd or home, capture_output=True, text=True, env=environment, timeout=300)
+        assert done.returncode == code, f"exit {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        return done
+
+    run("-m", "pip", "install", "--no-index", "--no-build-isolation", "--disable-pip-version-check", str(HERE))
+    return run
+
+
+def test_it_is_installed_there_and_not_here(python):
+    where = python("-c", "import acme_tt; print(acme_tt.__file__)").stdout
+    assert "fresh" in where and str(HERE) not in where
+    done = subprocess.run([sys.executable, "-c", "import acme_tt"], capture_output=True, text=True)
+    assert "No module named 'acme_tt'" in done.stderr
+
+
+def test_its_pieces_are_listed_with_their_distribution(python):
+    listed = json.loads(python("-m", "tt_core", "plugins", "--json").stdout)
+    assert listed["broken"] == []
+    mine = {(p["role"], p["name"], p["version"]) for p in listed["pieces"] if p["distribution"] == "acme-tt"}
+    wanted = {("searcher", "hillclimb"), ("surrogate", "knn"), ("listener", "tt_batch_measured")}
+    assert mine == {(*piece, "1.0.0") for piece in wanted}
+
+
+def test_its_pieces_tune_an_operator_and_its_listener_writes_every_measurement(python, tmp_path):
+    chosen = ["searcher=hillclimb", "searcher.steps=2", "surrogate=knn", "draft=none", "batch=8"]
+    sets = [part for text in chosen for part in ("--set", text)]
+    command = ["-m", "tt_core", "tune", "op:matmul:64,64,64", "--trials", "24", "--seed", "1", "--json", *sets]
+    done = python(*command, "--out", "m.so", cwd=tmp_path, ACME_CSV="trials.csv")
+    assert done.stderr == ""
+    seen = events(done.stdout)
+    result, batches = seen[-1], [e for e in seen if e["event"] == "batch_measured"]
+    assert result["trials"] == 24 and result["after_s"] < result["before_s"]
+    assert batches[1]["info"]["climbed"] > 0, "its searcher was asked"
+
+    with (tmp_path / "trials.csv").open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    kept = sqlite3.connect(tmp_path / "tt.db").execute("select config, error from measurements").fetchall()
+    written = sorted((tuple(map(int, x["config"].split())), x["error"] or None) for x in lines)
+    assert written == sorted((tuple(json.loads(config)), error) for config, error in kept)
+    assert {x["origin"] for x in lines if not x["error"]} == {"random", "search"}
+    assert all(float(x["latency_s"]) > 0 for x in lines if not x["error"])
+    assert min(float(x["latency_s"]) for x in lines if x["latency_s"]) == batches[-1]["best_s"]
+
+    sidecar = json.loads((tmp_path / "m.so.json").read_text())
+    assert sidecar["recipe"]["searcher"] == {"piece": "hillclimb", "steps": 2}
+    assert sidecar["versions"]["acme-tt"] == "1.0.0"
+
+
+def test_its_own_tests_run_the_contracts(python):
+    wanted = len(cases(contract_for("searcher"))) + len(cases(contract_for("surrogate")))
+    done = python("-m", "pytest", "-p", "no:cacheprovider", "--rootdir", str(HERE), str(HERE / "tests"))
+    assert re.search(rf"\b{wanted} passed", done.stdout), done.stdout[-500:]
+
+
+def test_a_misspelt_option_of_its_piece_is_told_like_our_own(python, tmp_path):
+    args = ("-m", "tt_core", "tune", "op:matmul:8,8,8", "--set", "searcher=hillclimb", "--set", "searcher.step=2")
+    done = python(*args, code=2, cwd=tmp_path)
+    assert "searcher 'hillclimb' has no option 'step'; did you mean 'steps'?" in done.stderr

@@ -1,0 +1,26 @@
+"""What acme-tt brings to tt."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tt_spec import Entry, Measurement, TaskState, hookimpl
+
+
+@hookimpl
+def tt_searchers() -> list[Entry]:
+    return [Entry("hillclimb", "acme_tt.climb:HillClimb", "children of the fastest row", "Rechenberg 1973")]
+
+
+@hookimpl
+def tt_surrogates() -> list[Entry]:
+    return [Entry("knn", "acme_tt.knn:NearestNeighbours", "mean of the nearest rows", "Cover and Hart 1967")]
+
+
+@hookimpl
+def tt_batch_measured(state: TaskState, results: list[Measurement]) -> None:
+    if path := os.environ.get("ACME_CSV"):
+        from acme_tt import csv_log
+
+        csv_log.write(Path(path), state.task, results)

@@ -1,0 +1,18 @@
+"""The pieces keep the contracts that tt ships."""
+
+import pytest
+from acme_tt.climb import HillClimb
+from acme_tt.knn import NearestNeighbours
+from tt_spec.testing import SearcherContract, SurrogateContract
+
+
+class TestHillClimb(SearcherContract):
+    @pytest.fixture
+    def piece(self):
+        return HillClimb()
+
+
+class TestNearestNeighbours(SurrogateContract):
+    @pytest.fixture
+    def piece(self):
+        return NearestNeighbours(neighbours=3)
