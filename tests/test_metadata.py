@@ -1,10 +1,14 @@
 """What a package index shows of each package, and what an installer obeys."""
 
 import re
+import sys
+from importlib.metadata import packages_distributions
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from test_star import imports
 from workspace import OURS, PACKAGES, module, project
 
 # The pair that works: a newer FFI ends the process with a segmentation fault.
@@ -35,3 +39,16 @@ def test_installers_get_what_works(package):
     listed = map(Requirement, [*about["dependencies"], *(r for extra in extras for r in extra)])
     unbounded = [r.name for r in listed if r.name not in OURS and not {s.operator for s in r.specifier} & {">=", "=="}]
     assert unbounded == [], "tools/alone.py --oldest installs lower bounds"
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda p: p.name)
+def test_what_it_imports_it_declares(package):
+    about = project(package)
+    listed = [*about["dependencies"], *(r for e in about.get("optional-dependencies", {}).values() for r in e)]
+    declared = {canonicalize_name(Requirement(r).name) for r in listed}
+    sources = [path.read_text() for path in (package / "src").rglob("*.py")]
+    modules = {name.split(".")[0] for source in sources for _, name in imports(source)}
+    owners = packages_distributions()
+    foreign = modules - sys.stdlib_module_names - {"tomllib", module(package)}  # tomllib: only since Python 3.11
+    undeclared = [m for m in foreign if not declared & {canonicalize_name(d) for d in [m, *owners.get(m, [])]}]
+    assert undeclared == [], "what only another dependency brings may go away"

@@ -107,23 +107,26 @@ class Run:
     def __init__(self, name: str, work: Path):
         self.name, self.at = name, work / name.replace("[", "-").replace("]", "")
         self.log = self.at / "log.txt"
-        self.passed, self.result, self.wheel, self.seconds = True, "", Path(), {}
+        self.passed, self.result, self.wheel, self.seconds = True, "", None, {}
         self.at.mkdir()
 
     def build(self, source: Path) -> None:
         """The wheel by way of the source distribution, as it would go to an index."""
         self._step("wheel", [UV, "build", source, "--out-dir", self.at])
         if self.passed:
-            (self.wheel,) = self.at.glob("*.whl")
-            if absent := left_out(source / "src", self.wheel):
+            (wheel,) = self.at.glob("*.whl")
+            if absent := left_out(source / "src", wheel):
                 self._fail("wheel", f"not in the wheel: {', '.join(absent)}")
+            else:
+                self.wheel = wheel
 
     def test(
         self, suite: Path, choice: list[str], wants: list[str], ours: list[Run], options: argparse.Namespace
     ) -> None:
         """Install `wants`, our own from the wheels of `ours`; run a copy of `suite` and of what lies beside it."""
-        if broken := [run.name for run in ours if not run.passed]:
+        if broken := [run.name for run in ours if run.wheel is None]:
             self._fail("install", f"no wheel of {', '.join(broken)}")
+            return
         environment, copy = self.at / "environment", self.at / "copy" / suite.parent.name
         wanted, wheels = self.at / "wanted.txt", self.at / "ours.txt"
         wanted.write_text("\n".join(wants))
