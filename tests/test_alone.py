@@ -51,7 +51,7 @@ def write(packages: Path, name: str, code: str, test: str = "", dependencies: tu
 
 
 def test_a_sibling_must_be_declared(packages, capsys):
-    write(packages, "fake-leaf", "LEAF = 1")
+    write(packages, "fake-leaf", "LEAF = 1", "def test_fails():\n    assert 1 == 2")
     test = """
         import fake_user
 
@@ -66,8 +66,9 @@ def test_a_sibling_must_be_declared(packages, capsys):
     assert "No module named 'fake_leaf'" in log.read_text()
 
     write(packages, "fake-user", "from fake_leaf import LEAF", test, ["fake-leaf"])
-    assert alone.main(["fake-user"], packages) == 0
-    assert "1 passed" in capsys.readouterr().out
+    assert alone.main([], packages) == 1
+    leaf, user = capsys.readouterr().out.splitlines()[-3:-1]
+    assert "FAILED: tests" in leaf and "1 passed" in user  # failed tests take away no wheel
 
 
 def test_the_oldest_versions_reach_through_our_own_packages(packages, capsys):

@@ -144,7 +144,7 @@ class Run:
         settings = ["-c", ROOT / "pyproject.toml", "--rootdir", copy.parent, "-p", "no:cacheprovider"]
         self._step("tests", [bin / "pytest", *settings, *choice, copy / suite.name], cwd=copy)
         if self.passed:
-            self.result = self.log.read_text().splitlines()[-1]
+            self.result = self.log.read_text().splitlines()[-1].split(" in ")[0]
         if not options.keep:
             shutil.rmtree(environment, ignore_errors=True)
 
