@@ -1,4 +1,4 @@
-"""The doctor's checks, each on facts made up for it; and once on this machine."""
+"""The doctor's checks, each on facts made up for it; integration has the real ones."""
 
 from __future__ import annotations
 
@@ -225,15 +225,11 @@ def test_a_requirement_that_is_not_met_is_named(tmp_path):
     assert check.status == "warning" and "rich 1.0 does not fulfil rich>=" in check.advice
 
 
-def test_json_is_what_the_documentation_says(tmp_path):
-    text = (Path(__file__).parents[3] / "docs" / "doctor.md").read_text()
-    data = json.loads(json.dumps(as_dict(examine(made_up(tmp_path)))))
+def test_json_is_strict_and_has_the_documented_keys(tmp_path):
+    data = json.loads(json.dumps(as_dict(examine(made_up(tmp_path))), allow_nan=False))
     assert list(data) == ["status", "checks"]
     for check in data["checks"]:
         assert list(check) == ["name", "status", "found", "advice", "facts"]
-        (row,) = (line for line in text.splitlines() if line.startswith(f"| `{check['name']}` |"))
-        if check["name"] != "versions":  # whose keys are distributions
-            assert all(f"`{key}`" in row for key in check["facts"]), f"{row} needs {sorted(check['facts'])}"
 
 
 def test_lines_put_the_advice_below(tmp_path):
@@ -243,7 +239,7 @@ def test_lines_put_the_advice_below(tmp_path):
     assert len(shown) == 11
 
 
-# -- the real one -----------------------------------------------------------------------------------------------------
+# -- the command ---------------------------------------------------------------------------------------------------------
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -265,14 +261,3 @@ def test_the_segfaulting_pair_stops_every_command_before_tvm_is_loaded(tmp_path)
         assert len(done.stderr.splitlines()) == 1 and "Traceback" not in done.stderr
         assert "apache-tvm-ffi 0.1.15" in done.stderr + done.stdout
         assert not marker.exists(), f"tt {command} loaded TVM"
-
-
-def test_this_machine():
-    done = run("doctor", "--json")
-    data = json.loads(done.stdout)
-    assert done.returncode == (8 if data["status"] == "failure" else 0)
-    found = {c["name"]: c for c in data["checks"]}
-    assert found["tvm"]["facts"]["apache-tvm-ffi"] == installed("apache-tvm-ffi")
-    noise = found["noise"]["facts"]
-    assert noise["timings"] >= 20 and 0 < noise["p10_s"] <= noise["median_s"] <= noise["p90_s"]
-    assert noise["cv"] > 0

@@ -1,0 +1,48 @@
+"""The command works where nothing but tt-core is installed, with any typer that tt-core accepts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+from tt_core.cli import app
+from typer.testing import CliRunner
+
+
+def commands(group: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every command below `group`, groups left out, with the words that call it."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, (*words, name))
+        else:
+            yield (*words, name), command
+
+
+COMMANDS = dict(commands(typer.main.get_command(app)))
+
+
+def invoke(*words: str) -> str:
+    result = CliRunner().invoke(app, words, env={"COLUMNS": "200", "TERM": "dumb"})
+    assert result.exit_code == 0, (result.output, result.exception)
+    return result.output
+
+
+def test_help_lists_every_command():
+    assert {"tune", "tasks", "run", "plugins", "recipes"} <= {words[0] for words in COMMANDS}
+    for words in COMMANDS:
+        assert f" {words[-1]} " in invoke(*words[:-1], "--help")
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_help_of_a_command_names_its_options(words):
+    shown = invoke(*words, "--help")
+    for parameter in COMMANDS[words].params:
+        assert max(parameter.opts, key=len).lower() in shown.lower()
+
+
+def test_lists_recipes_and_pieces():
+    assert {r["name"] for r in json.loads(invoke("recipes", "--json"))} >= {"tt", "autotvm", "random"}
+    assert "tt-core" in {p["distribution"] for p in json.loads(invoke("plugins", "--json"))["pieces"]}
