@@ -128,7 +128,7 @@ def _onednn(task: Any) -> tuple[Callable[[], object], Callable[[], object]] | No
 
 
 def _convolution(torch: Any, task: Any, x: list[int], w: list[int], out: list[int], relu: str) -> Any:
-    n, height, width, channels = x
+    n, height, width, channels = x if x[3] == w[3] or w[0] * w[-1] == x[3] else (x[0], x[2], x[3], x[1])
     kernel = tuple(w[1:3])
     depthwise = task.op == "dwconv2d"
     filters, groups = out[-1], channels if depthwise else 1

@@ -54,7 +54,9 @@ def legalizers(target: tvm.target.Target) -> dict[str, Callable[[relax.BlockBuil
             lanes = _fitting(filters, lanes) if groups == 1 else _dividing(filters // groups, lanes)
             packed = _packed(values.transpose(2, 3, 1, 0), lanes)
         bound = builder.lookup_binding(data) if isinstance(data, relax.Var) else None
-        image = next((i for copy, i in images if bound is not None and copy.same_as(bound)), None)
+        image = None
+        if bound is not None and channels * groups < unit.lanes(dtype):  # more are turned faster by a copy of its own
+            image = next((i for copy, i in images if copy.same_as(bound)), None)
         geometry = (kernel, filters, groups, _ints(attrs.strides), _ints(attrs.padding), _ints(attrs.dilation))
         source = data if image is None else image
         how = {"primfunc_name_hint": name, "primfunc_attrs": _attrs()}

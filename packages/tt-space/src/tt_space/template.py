@@ -150,9 +150,9 @@ def _space(a: Anchor, target: tvm.target.Target) -> Space:
     width = a.pixels[-1]
     tiles = [
         (h, w, b)
-        for h in _divisors(height)
-        for w in _divisors(width)
-        for b in _divisors(a.blocks)
+        for h in divisors(height)
+        for w in divisors(width)
+        for b in divisors(a.blocks)
         if h * w * b <= registers - 4 and b <= 8
     ]
     most = max(h * w * b for h, w, b in tiles)
@@ -162,7 +162,7 @@ def _space(a: Anchor, target: tvm.target.Target) -> Space:
         knobs.append(Knob("unroll", "choice", ("kx", "ky kx")))
     else:
         depth = a.reduce[-1]
-        slices = [d for d in _divisors(depth) if 16 <= d < depth and d in (16, 32, 64, 128, 256)]
+        slices = [d for d in divisors(depth) if 16 <= d < depth and d in (16, 32, 64, 128, 256)]
         knobs.append(Knob("slice", "choice", (*slices, depth)))
         knobs.append(
             Knob("unroll", "choice", tuple(u for u in (1, 2, 3, 4, 8) if all(s % u == 0 for s in (*slices, depth))))
@@ -177,8 +177,7 @@ def _orders(a: Anchor) -> tuple[str, ...]:
 
 
 def _schedule(mod: tvm.IRModule, a: Anchor, knobs: dict[str, Any]) -> Schedule:
-    # scheduling changes a function that other schedules share
-    s = Schedule(tvm.ir.load_json(tvm.ir.save_json(mod)), debug_mask="none", error_render_level="none")
+    s = copied(mod)
     for name in a.others:
         s.compute_inline(s.get_sblock(name))
     last, heavy = s.get_sblock(a.last), s.get_sblock(a.name)
@@ -224,12 +223,22 @@ def _schedule(mod: tvm.IRModule, a: Anchor, knobs: dict[str, Any]) -> Schedule:
         pad = s.get_sblock(a.pad)
         if knobs["pad"] == "per task":
             s.compute_at(pad, task, preserve_unit_loops=True)
-            channel = s.get_loops(pad)[-1]
+            _vectorize(s, s.get_loops(pad)[-1], a.lanes)
         else:
-            n, y, *_, channel = s.get_loops(pad)
-            s.parallel(s.fuse(n, y))
-        _vectorize(s, channel, a.lanes)
+            pad_apart(s, a)
     return s
+
+
+def copied(mod: tvm.IRModule) -> Schedule:
+    """A schedule of a copy: scheduling changes a function that other schedules share."""
+    return Schedule(tvm.ir.load_json(tvm.ir.save_json(mod)), debug_mask="none", error_render_level="none")
+
+
+def pad_apart(s: Schedule, a: Anchor) -> None:
+    """Zeros around the image in a pass of its own."""
+    n, y, *_, channel = s.get_loops(s.get_sblock(a.pad))
+    s.parallel(s.fuse(n, y))
+    _vectorize(s, channel, a.lanes)
 
 
 def _vectorize(s: Schedule, loop: Any, lanes: int) -> None:
@@ -243,5 +252,6 @@ def _vectorize(s: Schedule, loop: Any, lanes: int) -> None:
         s.vectorize(s.split(loop, [None, lanes])[1])
 
 
-def _divisors(n: int) -> list[int]:
+def divisors(n: int) -> list[int]:
+    """In ascending order."""
     return [d for d in range(1, n + 1) if n % d == 0]

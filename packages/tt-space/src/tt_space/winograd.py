@@ -1,0 +1,355 @@
+"""Winograd's minimal filtering for 3x3 convolutions of stride 1: fewer multiplications, more additions.
+
+F(m x m, 3 x 3) computes m x m outputs of one channel pair with (m + 2)^2 multiplications instead of 9 m^2: a quarter for
+m = 4, 4/9 for m = 2. The weights are transformed when the model is compiled, `(m + 2, m + 2, blocks, channels, lanes)`.
+
+Source: Lavin and Gray (2016), Fast algorithms for convolutional neural networks, CVPR, arXiv:1509.09308.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tvm
+from tt_spec import Knob, Space
+from tvm import relax, te, tirx
+from tvm.s_tir import Schedule
+from tvm.s_tir import meta_schedule as ms
+
+from tt_space.machine import vector_unit
+from tt_space.programs import Features, InvalidRow, first_line
+from tt_space.template import Anchor, copied, divisors, find_anchor, pad_apart
+
+__all__ = ["WinogradPrograms", "has_winograd", "transformed"]
+
+VERSION = "1"
+OUTPUTS = (2, 4)
+"""Sizes m of the output tile; 6 would multiply less still, and lose more digits than float32 has to spare."""
+
+_POINTS = {2: (0, 1, -1), 4: (0, 1, -1, 2, -2)}
+
+
+def matrices(m: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A (m, m + 2), B (m + 2, m + 2) and G (m + 2, 3), so that the outputs of a 1-D signal d (m + 2,) filtered with
+    g (3,) are A ((G g) * (B d)).
+
+    Toom-Cook with the points of Lavin and Gray and infinity: A and G evaluate powers of the points, B solves for
+    the only matrix that makes the identity hold for every d and g.
+    """
+    points, size = _POINTS[m], m + 2
+    a = np.array([[p**i for p in points] + [float(i == m - 1)] for i in range(m)], dtype=np.float64)
+    scale = [np.prod([p - q for q in points if q != p]) for p in points]
+    g = np.array([[p**i / s for i in range(3)] for p, s in zip(points, scale, strict=True)] + [[0, 0, 1]])
+    # sum_r A[i, r] G[r, k] B[r, j] = [j == i + k] for all i, j, k
+    left = np.stack([a[i] * g[:, k] for i in range(m) for k in range(3)])
+    right = np.stack([np.eye(size)[i + k] for i in range(m) for k in range(3)])
+    b = np.linalg.lstsq(left, right, rcond=None)[0]
+    return a, np.round(b, 9), g
+
+
+def transformed(weight: np.ndarray, m: int) -> np.ndarray:
+    """Packed weights `(blocks, 3, 3, channels, lanes)` as `(m + 2, m + 2, blocks, channels, lanes)`."""
+    _, _, g = matrices(m)
+    return np.einsum("iy,jx,byxcl->ijbcl", g, g, weight.astype(np.float64)).astype(weight.dtype)
+
+
+def has_winograd(mod: tvm.IRModule) -> bool:
+    """Whether the workload is a 3x3 convolution of stride 1 lowered for a template."""
+    anchor = find_anchor(mod)
+    return anchor is not None and _fits(mod, anchor)
+
+
+def _fits(mod: tvm.IRModule, a: Anchor) -> bool:
+    if a.kind != "contraction" or len(a.pixels) != 3 or a.reduce[:2] != (3, 3) or a.reduce[2] < 16:
+        return False
+    read = [int(d) for d in _conv(mod, a).reads[0].source.shape]
+    return read[1:] == [a.pixels[1] + 2, a.pixels[2] + 2, a.reduce[2]]
+
+
+def _conv(mod: tvm.IRModule, a: Anchor) -> Any:
+    schedule = Schedule(mod, debug_mask="none")
+    return schedule.get(schedule.get_sblock(a.name))
+
+
+class WinogradPrograms:
+    """Rows to schedules for one workload. Its programs take transformed weights: `prepare`."""
+
+    def __init__(self, mod: tvm.IRModule, target: tvm.target.Target) -> None:
+        anchor = find_anchor(mod)
+        if anchor is None or not _fits(mod, anchor):
+            raise ValueError("the workload is no 3x3 convolution of stride 1 that was lowered for a template")
+        self.mod, self.target, self.anchor = mod, target, anchor
+        self.space = _space(anchor, target)
+        self.features = Features(ms.TuneContext(mod=mod, target=target, num_threads=1))
+        weight = _conv(mod, anchor).reads[1].source
+        self._weight = next(i for i, p in enumerate(mod["main"].params) if p.same_as(weight) or p.name == weight.name)
+        self._variants: dict[int, tvm.IRModule] = {}
+
+    def apply(self, row: np.ndarray) -> Schedule:
+        row = np.asarray(row, dtype=np.int64)
+        if not self.space.in_range(row[None])[0]:
+            raise InvalidRow(f"row {row.tolist()} is outside the space's shape {self.space.shape}")
+        knobs = self.space.decode(row)
+        m = knobs["outputs"]
+        try:
+            if m not in self._variants:
+                self._variants[m] = _rewritten(self.mod, self.anchor, m, self._weight)
+            return _schedule(self._variants[m], self.anchor, m, knobs)
+        except Exception as e:  # TVM raises several types; all mean that there is no such program
+            raise InvalidRow(f"TVM cannot schedule the row: {first_line(e)}") from e
+
+    def read(self, schedule: Schedule, row: np.ndarray) -> np.ndarray:
+        return self.space.canonical(np.asarray(row, dtype=np.int64)[None])[0]
+
+    def prepare(self, row: np.ndarray, position: int, value: np.ndarray) -> np.ndarray:
+        """What the row's program takes for the constant argument at `position` of the workload."""
+        return transformed(value, self.space.decode(row)["outputs"]) if position == self._weight else value
+
+
+def _space(a: Anchor, target: tvm.target.Target) -> Space:
+    registers = vector_unit(target).registers
+    tiles = tuple(
+        (t, b)
+        for t in range(1, 15)
+        for b in divisors(a.blocks)
+        if registers / 4 <= t * b <= registers - 4 and b <= 4
+    )
+    depth = a.reduce[2]
+    return Space(
+        (
+            Knob("outputs", "choice", OUTPUTS),
+            Knob("tile", "tile", tiles or ((1, 1),)),
+            Knob("order", "choice", ("pixels blocks", "blocks pixels")),
+            Knob("unroll", "choice", tuple(u for u in (1, 2, 4) if depth % u == 0)),
+        ),
+        version=VERSION,
+        name="winograd",
+    )
+
+
+def _rewritten(mod: tvm.IRModule, a: Anchor, m: int, weight: int) -> tvm.IRModule:
+    """The workload with Winograd's steps in place of the convolution, and transformed weights as that argument.
+
+    What stands before and after the convolution becomes a function of its own; `FuseTIR` joins them with the steps.
+    """
+    func = mod["main"]
+    conv = _conv(mod, a)
+    source, made = conv.reads[0].source, conv.writes[0].source
+    root = func.body.block
+    statements = list(root.body.seq)
+    first = 1 if a.pad else 0
+    inner = [b for b in root.alloc_buffers if not (b.same_as(made) or b.same_as(source))]
+    *arguments, out = func.params
+    others = [p for i, p in enumerate(arguments) if i != weight and not (a.pad is None and p.same_as(source))]
+    image = others.pop(0) if a.pad else source
+    builder = relax.BlockBuilder()
+    made_of: dict[str, relax.Var] = {p.name: relax.Var(p.name, _tensor(p)) for p in (image, *others)}
+    steps = _steps(a, m, str(source.dtype))
+    prepared = relax.Var("weight", _tensor(steps.params[1]))
+    order = [prepared if p is arguments[weight] else made_of[p.name] for p in arguments]
+    with builder.function("fused", order, attrs={"Primitive": True}, private=True):
+        with builder.dataflow():
+            data = made_of[image.name]
+            if a.pad:
+                data = _emit(builder, "pad", [image], source, [], statements[:1], root, [data])
+            packed = builder.add_func(steps.without_attr("global_symbol"), "winograd")
+            y = builder.emit(relax.call_tir(packed, [data, prepared], _tensor(made)))
+            rest = [made_of[p.name] for p in others]
+            y = _emit(builder, "tail", [made, *others], out, inner, statements[first + 1 :], root, [y, *rest])
+            y = builder.emit_output(y)
+        fused = builder.emit_func_output(y)
+    inputs = [relax.Var(v.name, v.ty) for v in order]
+    with builder.function("main", inputs):
+        with builder.dataflow():
+            y = builder.emit_output(relax.Call(fused, inputs))
+        builder.emit_func_output(y)
+    joined = relax.transform.FuseTIR()(builder.get())
+    (result,) = (f for f in joined.functions.values() if isinstance(f, tirx.PrimFunc))
+    return tvm.IRModule({"main": result.with_attr("global_symbol", "main").with_attr("tirx.noalias", True)})
+
+
+def _emit(
+    builder: relax.BlockBuilder,
+    name: str,
+    params: list[Any],
+    out: Any,
+    inner: list[Any],
+    statements: list[Any],
+    root: Any,
+    arguments: list[relax.Expr],
+) -> relax.Var:
+    """Call a function made of some statements of another one's root block."""
+    body = statements[0] if len(statements) == 1 else tirx.SeqStmt(statements)
+    block = tvm.s_tir.SBlock([], [], [], "root", body, None, inner)
+    func = tirx.PrimFunc([*params, out], tvm.s_tir.SBlockRealize([], True, block)).with_attr("s_tir", True).with_attr("tirx.noalias", True)
+    return builder.emit(relax.call_tir(builder.add_func(func, name), arguments, _tensor(out)))
+
+
+def _tensor(buffer: Any) -> relax.TensorType:
+    return relax.TensorType([int(d) for d in buffer.shape], str(buffer.dtype))
+
+
+def _steps(a: Anchor, m: int, dtype: str) -> tirx.PrimFunc:
+    """Padded image (NHWC) and transformed weights to packed outputs."""
+    n, height, width = a.pixels
+    channels, size = a.reduce[2], m + 2
+    high, wide = -(-height // m), -(-width // m)
+    image = te.placeholder((n, height + 2, width + 2, channels), dtype, name="image")
+    weight = te.placeholder((size, size, a.blocks, channels, a.lanes), dtype, name="weight")
+    at, bt, _ = (_constant(x, dtype, name) for x, name in zip(matrices(m), "ABG", strict=True))
+    r = [te.reduce_axis((0, size), name) for name in ("r0", "r1", "r2", "r3")]
+
+    def pixel(i: Any, y: Any, x: Any, c: Any) -> Any:
+        inside = [*([y < height + 2] if height % m else []), *([x < width + 2] if width % m else [])]
+        value = image(i, y, x, c)
+        return tirx.if_then_else(tirx.all(*inside), value, tirx.const(0, dtype)) if inside else value
+
+    # the tile of the image, its columns and then its rows transformed
+    cut = te.compute(
+        (n, high, wide, size, size, channels),
+        lambda i, h, w, y, x, c: pixel(i, h * m + y, w * m + x, c),
+        name="cut",
+    )
+    half = te.compute(
+        (n, high, wide, size, size, channels),
+        lambda i, h, w, y, x, c: te.sum(bt(y, r[0]) * cut(i, h, w, r[0], x, c), axis=r[0]),
+        name="half",
+    )
+    whole = te.compute(
+        (size, size, n * high * wide, channels),
+        lambda y, x, t, c: te.sum(
+            bt(x, r[1]) * half(t // (high * wide), t // wide % high, t % wide, y, r[1], c), axis=r[1]
+        ),
+        name="whole",
+    )
+    k = te.reduce_axis((0, channels), "k")
+    product = te.compute(
+        (size, size, n * high * wide, a.blocks, a.lanes),
+        lambda y, x, t, b, f: te.sum(whole(y, x, t, k) * weight(y, x, b, k, f), axis=k),
+        name="product",
+    )
+    fold = te.compute(
+        (n, high, wide, a.blocks, m, size, a.lanes),
+        lambda i, h, w, b, y, x, f: te.sum(at(y, r[2]) * product(r[2], x, (i * high + h) * wide + w, b, f), axis=r[2]),
+        name="fold",
+    )
+    out = te.compute(
+        (n, height, width, a.blocks, a.lanes),
+        lambda i, y, x, b, f: te.sum(at(x % m, r[3]) * fold(i, y // m, x // m, b, y % m, r[3], f), axis=r[3]),
+        name="out",
+    )
+    return te.create_prim_func([image, weight, out], index_dtype_override="int64")
+
+
+def _constant(values: np.ndarray, dtype: str, name: str) -> Any:
+    """A function of two indices; with loops unrolled, a number."""
+
+    def at(i: Any, j: Any) -> Any:
+        now: Any = tirx.const(float(values[-1, -1]), dtype)
+        for y in range(values.shape[0]):
+            for x in range(values.shape[1]):
+                here = tirx.all(tirx.EQ(i, y), tirx.EQ(j, x))
+                now = tirx.Select(here, tirx.const(float(values[y, x]), dtype), now)
+        return now
+
+    return at
+
+
+def _schedule(mod: tvm.IRModule, a: Anchor, m: int, knobs: dict[str, Any]) -> Schedule:
+    s = copied(mod)
+    for name in a.others:
+        s.compute_inline(s.get_sblock(name))
+    if a.pad:
+        pad_apart(s, a)
+    _transform_image(s, a)
+    _multiply(s, a, knobs)
+    _transform_back(s, a, m)
+    return s
+
+
+def _transform_image(s: Schedule, a: Anchor) -> None:
+    whole, half, cut = (s.get_sblock(name) for name in ("whole", "half", "cut"))
+    y, x, t, c, r = s.get_loops(whole)
+    c, lane = s.split(c, [None, _width(a)])
+    s.reorder(t, c, y, x, r, lane)
+    s.parallel(t)
+    for loop in (y, x, r):
+        s.unroll(loop)
+    s.vectorize(lane)
+    s.compute_at(half, c, preserve_unit_loops=True)
+    s.set_scope(half, 0, "local")
+    *_, y, x, c2, r = s.get_loops(half)
+    s.reorder(y, x, r, c2)
+    for loop in (y, x, r):
+        s.unroll(loop)
+    s.vectorize(c2)
+    s.compute_at(cut, c, preserve_unit_loops=True)
+    s.set_scope(cut, 0, "local")
+    *_, y, x, c2 = s.get_loops(cut)
+    for loop in (y, x):
+        s.unroll(loop)
+    s.vectorize(c2)
+    for block in (half, whole):
+        s.decompose_reduction(block, _first_reduce(s, block))
+
+
+def _multiply(s: Schedule, a: Anchor, knobs: dict[str, Any]) -> None:
+    product = s.get_sblock("product")
+    some, blocks = knobs["tile"]
+    local = s.cache_write(product, 0, "local")
+    y, x, t, b, f = s.get_loops(local)
+    t, ti = s.split(t, [None, some])
+    b, bi = s.split(b, [None, blocks])
+    outer = (t, b) if knobs["order"] == "pixels blocks" else (b, t)
+    s.reorder(y, x, *outer, ti, bi, f)
+    s.parallel(s.fuse(y, x))
+    s.unroll(ti)
+    s.unroll(bi)
+    s.vectorize(f)
+    s.compute_at(product, outer[1], preserve_unit_loops=True)
+    *_, ti, bi, f, k = s.get_loops(product)
+    k, step = s.split(k, [None, knobs["unroll"]])
+    s.reorder(k, step, ti, bi, f)
+    for loop in (step, ti, bi):
+        s.unroll(loop)
+    s.vectorize(f)
+    s.decompose_reduction(product, k)
+
+
+def _transform_back(s: Schedule, a: Anchor, m: int) -> None:
+    last, out, fold = s.get_sblock(a.last), s.get_sblock("out"), s.get_sblock("fold")
+    n, y, x, channel = s.get_loops(last)
+    y, yi = s.split(y, [None, m])
+    x, xi = s.split(x, [None, m])
+    b, f = s.split(channel, [None, a.lanes])
+    s.reorder(n, y, x, b, yi, xi, f)
+    s.parallel(s.fuse(n, y))
+    for loop in (yi, xi):
+        s.unroll(loop)
+    s.vectorize(f)
+    s.compute_at(out, b, preserve_unit_loops=True)
+    s.set_scope(out, 0, "local")
+    s.compute_at(fold, b, preserve_unit_loops=True)
+    s.set_scope(fold, 0, "local")
+    for block in (out, fold):
+        *spatial, r = s.get_loops(block)
+        spatial = spatial[len(s.get_loops(block)) - 1 - (5 if block is out else 7) :]
+        s.reorder(*spatial[:-1], r, spatial[-1])
+        for loop in (*spatial[:-1], r):
+            s.unroll(loop)
+        s.vectorize(spatial[-1])
+        s.decompose_reduction(block, _first_reduce(s, block))
+
+
+def _first_reduce(s: Schedule, block: Any) -> Any:
+    """The outermost loop over which the block reduces: it has one."""
+    return s.get_loops(block)[-2]
+
+
+def _width(a: Anchor) -> int:
+    """Channels transformed at once."""
+    lanes = a.lanes
+    while a.reduce[2] % lanes:
+        lanes //= 2
+    return lanes
