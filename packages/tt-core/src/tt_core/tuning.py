@@ -9,17 +9,20 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tt_spec import Outcome, Pipeline, Plugins, RunInfo, Task, WallClock, nearest, run
 from tt_spec.types import TaskState
 
-from tt_core.errors import OptionError, TargetError, UserError, VerificationError
+from tt_core.errors import OptionError, TargetError, UserError
 from tt_core.quiet import quiet
 from tt_core.recipe import Recipe, resolve
 from tt_core.target import cores, device_fingerprint, prepare_threads, runnable
 from tt_core.target import resolve as resolve_target
+
+if TYPE_CHECKING:
+    from tt_core.shipping import Shipped
 
 __all__ = ["Prepared", "Result", "TaskResult", "prepare", "tune"]
 
@@ -169,7 +172,7 @@ def tune(
     clock = WallClock()
     began = clock.now()
     prepare_threads()
-    from tt_core import deploy
+    from tt_core import deploy, shipping
 
     if path is not None:
         deploy.check_writable(path)
@@ -213,13 +216,15 @@ def tune(
             halt=halt,
             stamp=stamp,
         )
-        shipped: dict[str, Any] = {}
+        shipped = None
         best: dict[str, float] = {p.task.key: p.best_s for p in pipelines}
         try:
             if path is not None:
                 say("re-timing and verifying the finalists")
-                rows, best = _finalists(pipelines, measurer)
-                shipped = _ship(ready, untuned, rows, best, path, measurer, chosen, plugins, say)
+                winners = shipping.race(pipelines, measurer)
+                best = winners.seconds
+                about = {"recipe": chosen.describe(), "versions": stamp["versions"]}
+                shipped = shipping.ship(ready, untuned, winners, path, measurer, about, plugins, say)
         finally:
             _end(store, run_id, outcome.reason)
         return _result(ready, outcome, pipelines, best, run_id, clock.now() - began, shipped, path)
@@ -296,93 +301,6 @@ def _stoppers(recipe: Recipe, minutes: float | None, trials: int | None, plugins
     return stoppers
 
 
-def _finalists(
-    pipelines: Sequence[Pipeline], measurer: Any, keep: int = 4, within: float = 1.1
-) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-    """Each task's best few timed again, interleaved, and the winner verified; rows and seconds by task key."""
-    rows: dict[str, np.ndarray] = {}
-    best: dict[str, float] = {}
-    for p in pipelines:
-        top = p.top(keep)
-        best[p.task.key] = p.best_s
-        near = [row for row, s in top if s <= within * p.best_s]
-        wrong = None
-        while near:
-            timed = measurer.call("race", p.task, np.stack(near), exclusive=True)
-            medians = [float(np.median(t)) for t in timed]
-            winner = int(np.argmin(medians))
-            wrong = measurer.call("check", p.task, near[winner], exclusive=True)
-            if wrong is None:
-                rows[p.task.key], best[p.task.key] = near[winner], medians[winner]
-                break
-            p.disqualify(near.pop(winner))
-        if wrong is not None and p.task.key not in rows:
-            raise VerificationError(f"operator {p.task.name}: {wrong}; nothing was written")
-    return rows, best
-
-
-def _ship(
-    ready: Prepared,
-    baseline: Any,
-    rows: dict[str, np.ndarray],
-    best: dict[str, float],
-    path: Path,
-    measurer: Any,
-    recipe: Recipe,
-    plugins: Plugins,
-    say: Callable[[str], None],
-) -> dict[str, Any]:
-    import json
-    import tempfile
-
-    from tt_core import deploy
-    from tt_core.backend import random_array
-
-    sidecar: dict[str, Any] = {
-        "inputs": [{"name": i.name, "shape": list(i.shape), "dtype": i.dtype} for i in ready.model.inputs],
-        "outputs": list(ready.model.outputs),
-        "target": str(ready.target),
-        "threads": int(ready.target.attrs.get("num-cores", cores())),
-        "recipe": recipe.describe(),
-        "versions": _versions(recipe),
-    }
-    rng = np.random.default_rng(0)
-    inputs = {i.name: random_array(i.shape, i.dtype, rng) for i in ready.model.inputs}
-    say("compiling the model")
-    with tempfile.TemporaryDirectory(prefix="tt-") as folder:
-        untuned, tuned = Path(folder, "untuned.so"), Path(folder, "tuned.so")
-        with quiet():
-            deploy.write(baseline, untuned, sidecar)
-            library = deploy.compile_library(ready.lowered, rows, plugins)
-            deploy.write(library, tuned, sidecar)
-        say("verifying the model")
-        got = measurer.call("run_model", None, str(tuned), inputs, exclusive=True)
-        want = measurer.call("run_model", None, str(untuned), inputs, exclusive=True)
-        verified = deploy.verify(ready.model, inputs, got, want)
-        say("timing the model before and after")
-        before = float(np.median(measurer.call("time_model", None, str(untuned), inputs, exclusive=True)))
-        after = float(np.median(measurer.call("time_model", None, str(tuned), inputs, exclusive=True)))
-    sidecar["latency_before_s"], sidecar["latency_after_s"] = before, after
-    sidecar["verified"] = verified
-    sidecar["tasks"] = json.loads(
-        json.dumps(
-            [
-                {
-                    "name": t.name,
-                    "weight": t.weight,
-                    "latency_s": best.get(t.key),
-                    "knobs": t.space.decode(rows[t.key]) if t.key in rows else None,
-                }
-                for t in ready.tasks
-            ],
-            default=str,
-        )
-    )
-    with quiet():
-        deploy.write(library, path, sidecar)
-    return {"before_s": before, "after_s": after, "verified": verified}
-
-
 def _end(store: Any, run_id: str, reason: str) -> None:
     with suppress(Exception):  # a remark at the run's end; a store that broke has said so already
         store.end_run(run_id, reason)
@@ -395,7 +313,7 @@ def _result(
     best: dict[str, float],
     run_id: str,
     seconds: float,
-    shipped: dict[str, Any],
+    shipped: Shipped | None,
     path: Path | None,
 ) -> Result:
     def one(state: TaskState, p: Pipeline) -> TaskResult:
@@ -424,5 +342,5 @@ def _result(
         sum(t.weight * t.best_s for t in tasks),
         str(path) if path else None,
         failure=outcome.failure,
-        **shipped,
+        **({} if shipped is None else vars(shipped)),
     )
