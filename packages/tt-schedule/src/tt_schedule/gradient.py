@@ -23,7 +23,8 @@ class Gradient:
     and the smallest wins. Before that, every task gets one slot, the largest `weight * flops` first; a task without
     a valid result gets up to `warmup` of them and then waits for the random slots or for the end of all others, so
     that it neither starves nor holds the rest up. A task with a valid result from the store needs no warm-up, and its
-    restored trials count in t.
+    restored trials count in t. Where half of the run's budget is not enough for these slots, they are made as short
+    as it takes: an operator left untuned costs more than a few trials less for each of the others.
 
     Source: Zheng et al. (2020), Ansor, section 6 and appendix A (arXiv:2006.06762).
 
@@ -51,6 +52,10 @@ class Gradient:
     ) -> None:
         self.trials, self.alpha, self.beta, self.window = trials, alpha, beta, window
         self.warmup, self.light, self.epsilon, self.seed = warmup, light, epsilon, seed
+        self.rows_ = math.inf
+
+    def budget(self, rows: float) -> None:
+        self.rows_ = rows
 
     def next(self, states: Sequence[TaskState], clock: Clock) -> Slot | None:
         if self.trials < 1 or self.window < 1:
@@ -58,12 +63,14 @@ class Gradient:
         racing = [i for i, s in enumerate(states) if s.finished is None]
         if not racing:
             return None
-        cold = [i for i in racing if not _valid(states[i]) and self._slots(states[i]) < max(self.warmup, 1)]
+        size = self._warm_up_slot(states)
+        slots = {i: math.ceil(states[i].trials / size) for i in racing if not _valid(states[i])}
+        cold = [i for i, n in slots.items() if n < max(self.warmup, 1)]
         if cold:
-            pick = min(cold, key=lambda i: (self._slots(states[i]), -states[i].weight * states[i].flops, i))
+            pick = min(cold, key=lambda i: (slots[i], -states[i].weight * states[i].flops, i))
             whole = sum(s.weight * s.flops for s in states)
             light = states[pick].weight * states[pick].flops < self.light * whole
-            trials = max(1, self.trials // 4) if light else self.trials
+            trials = max(1, min(size, self.trials // 4)) if light else size
             return Slot(pick, trials=trials, info={"why": "warm-up"})
         change = {i: self.change(states, i) for i in racing if _valid(states[i])}
         rng = np.random.default_rng([self.seed, sum(s.trials for s in states)])
@@ -94,8 +101,10 @@ class Gradient:
         until = s.trials - self.window * self.trials
         return next((best for trials, _, best in reversed(s.curve) if trials <= until), math.inf)
 
-    def _slots(self, s: TaskState) -> int:
-        return math.ceil(s.trials / self.trials)
+    def _warm_up_slot(self, states: Sequence[TaskState]) -> int:
+        """Trials: one for every task shall fit into half of the run's budget, spent and left."""
+        half = (self.rows_ + sum(s.trials for s in states)) / 2
+        return self.trials if half >= self.trials * len(states) else max(1, math.floor(half / len(states)))
 
 
 def _valid(s: TaskState) -> bool:

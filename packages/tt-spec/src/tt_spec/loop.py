@@ -15,7 +15,11 @@ from tt_spec.pipeline import Pipeline
 from tt_spec.roles import Measurer, RunInfo, RunState, Scheduler, Stopper, Store
 from tt_spec.types import Bar, Batch, Measurement, Slot, TaskState
 
-__all__ = ["Outcome", "run"]
+__all__ = ["ROW_S", "Outcome", "rows_left", "run"]
+
+ROW_S = 1.0
+"""What a row is taken to cost before one was measured, seconds. Cautious: what a first slot leaves over goes to others,
+what it takes too much is lost to them."""
 
 
 @dataclass
@@ -84,9 +88,12 @@ def run(
 
     reason: str | None = None
     failure: Exception | None = None
+    tell_budget = getattr(scheduler, "budget", None)
     try:
         emit("tt_run_started")
         while (reason := over()) is None:
+            if tell_budget is not None:
+                tell_budget(rows_left(stoppers, whole, clock))
             slot = scheduler.next(states, clock)
             if slot is None:
                 reason = "every task is finished"
@@ -117,6 +124,20 @@ def run(
         except Exception as e:
             failure = failure or e
     return Outcome(states, reason, failure, whole.trials)
+
+
+def rows_left(stoppers: Sequence[Stopper], state: RunState, clock: Clock) -> float:
+    """How many more rows the run is likely to measure, at least 1; inf where no stopper bounds it.
+
+    Time counts at the run's own pace so far.
+    """
+    run_wide = [s for s in stoppers if s.scope == "run"]
+    rows = min((ask(state) for s in run_wide if (ask := getattr(s, "room", None)) is not None), default=math.inf)
+    seconds = min(
+        (ask(state, clock) for s in run_wide if (ask := getattr(s, "left_s", None)) is not None), default=math.inf
+    )
+    pace_s = (clock.now() - state.started) / state.trials if state.trials else ROW_S
+    return max(1.0, min(rows, seconds / max(pace_s, 1e-6)))
 
 
 def _ignore(**_: Any) -> None:
