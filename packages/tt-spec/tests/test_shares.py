@@ -157,7 +157,8 @@ def test_what_the_last_leaves_goes_round_again():
         assert (slot.task, slot.trials) == expected
         states[slot.task].trials += slot.trials if slot.task < 2 else 1
     scheduler.budget(9)
-    assert (slot := scheduler.next(states, CLOCK)).task == 0 and slot.trials == 3
+    slot = scheduler.next(states, CLOCK)
+    assert (slot.task, slot.trials) == (0, 3)
 
 
 def test_without_a_budget_each_task_gets_its_trials_once():

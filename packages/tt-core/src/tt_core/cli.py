@@ -40,7 +40,11 @@ ShapeOption = Annotated[
     list[str] | None, typer.Option("--shape", help="Fix an input's shape: name=1,3,320,320 (repeatable)")
 ]
 TargetOption = Annotated[str, typer.Option(help='"native", a TVM target string or JSON')]
-TasksOption = Annotated[str, typer.Option(help="Pattern of task names, as in a shell")]
+TasksOption = Annotated[
+    list[str] | None,
+    typer.Option(help="Only these tasks: a name or operator, as in a shell (repeatable, commas join several)"),
+]
+SkipOption = Annotated[list[str] | None, typer.Option(help="Not these tasks (repeatable)")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable output")]
 
 
@@ -52,7 +56,14 @@ def tune(
     recipe: Annotated[str, typer.Option(help="Name (tt recipes) or TOML file")] = "tt",
     trials: Annotated[int | None, typer.Option(help="Programs to measure in this run")] = None,
     minutes: Annotated[float | None, typer.Option(help="Tuning time; 5 if there is no other budget")] = None,
-    tasks: TasksOption = "*",
+    tasks: TasksOption = None,
+    skip: SkipOption = None,
+    only_heavy: Annotated[
+        bool, typer.Option("--only-heavy", help="Only the fewest tasks that hold 95 % of the model's latency")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan and the time it takes; do nothing")
+    ] = False,
     history: Annotated[
         Path, typer.Option(help="Where every measurement is kept; a repeated run continues from it")
     ] = Path("tt.db"),
@@ -68,6 +79,26 @@ def tune(
     from tt_core.tuning import tune as run
 
     shapes = _shapes(shape or [])
+    if dry_run:
+        from tt_core.planning import plan
+
+        _show_plan(
+            plan(
+                model,
+                target=target,
+                recipe=recipe,
+                minutes=minutes,
+                trials=trials,
+                tasks=tasks or "*",
+                skip=skip or (),
+                only_heavy=only_heavy,
+                shapes=shapes,
+                history=history,
+                set=set or [],
+            ),
+            as_json,
+        )
+        return
     limit = 5.0 if minutes is None and trials is None else minutes
 
     def say(text: str) -> None:
@@ -83,7 +114,9 @@ def tune(
             recipe=recipe,
             minutes=minutes,
             trials=trials,
-            tasks=tasks,
+            tasks=tasks or "*",
+            skip=skip or (),
+            only_heavy=only_heavy,
             shapes=shapes,
             history=history,
             out=out,
@@ -110,13 +143,17 @@ def list_tasks(
     model: ModelArgument,
     shape: ShapeOption = None,
     target: TargetOption = "native",
-    tasks: TasksOption = "*",
+    tasks: TasksOption = None,
+    skip: SkipOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List a model's tunable operators: shapes, work, weight and the size of their spaces."""
+    from tt_core.selection import share_of
     from tt_core.tuning import prepare
 
-    found = prepare(model, target=target, shapes=_shapes(shape or []), tasks=tasks).tasks
+    ready = prepare(model, target=target, shapes=_shapes(shape or []), tasks=tasks or "*", skip=skip or ())
+    found = ready.tasks
+    whole = {t.key: float(s) for t, s in zip(ready.lowered.tasks, share_of(ready.lowered.tasks), strict=True)}
     if as_json:
         rows = [
             {
@@ -126,6 +163,7 @@ def list_tasks(
                 "shapes": t.shapes,
                 "flops": t.flops,
                 "weight": t.weight,
+                "share": whole[t.key],
                 "space": t.space.name,
                 "knobs": len(t.space.knobs),
                 "size": t.space.size,
@@ -135,8 +173,8 @@ def list_tasks(
         ]
         print(json.dumps(rows))
         return
-    console = Console()
-    progress.show_tasks(console, found)
+    console = _wide()
+    progress.show_tasks(console, found, [whole[t.key] for t in found])
     total = sum(t.weight * t.flops for t in found)
     console.print(f"{len(found)} tasks, {total / 1e9:.2f} GFLOP for {found[0].target}")
 
@@ -319,6 +357,26 @@ def _interruptible() -> Iterator[Any]:
         signal.signal(signal.SIGINT, before)
 
 
+def _wide() -> Console:
+    """A console whose tables need not fit a terminal where there is none."""
+    return Console(width=None if sys.stdout.isatty() else 160)
+
+
+def _show_plan(plan: Any, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(plan.as_dict()))
+        return
+    progress.show_plan(_wide(), plan)
+    known = sum(t.measured for t in plan.tasks)
+    print(
+        f"{plan.planned} trials, about {plan.seconds / 60:.1f} minutes: {plan.start_s:g} s to start, then seconds per"
+        f" trial as the history measured them ({known} tasks) or, in brackets, {plan.trial_s:g} by default"
+        f" ({len(plan.tasks) - known} tasks)"
+    )
+    if plan.left_out:
+        print(f"left out: {len(plan.left_out)} tasks ({', '.join(plan.left_out)})")
+
+
 def _report(result: Any, history: Path) -> None:
     latency = progress.latency
     shares = sorted(result.tasks, key=lambda t: -t.weight * t.best_s)
@@ -329,6 +387,12 @@ def _report(result: Any, history: Path) -> None:
         table.add_row(t.name, f"{t.weight:g}", latency(t.best_s), f"{t.gflops:.1f}", str(t.trials))
     console = Console()
     console.print(table)
+    if result.left_out:
+        kept = sum(math.isfinite(t.best_s) for t in result.left_out)
+        print(
+            f"left out: {len(result.left_out)} tasks; {kept} keep their best program from {history},"
+            f" {len(result.left_out) - kept} stay untuned"
+        )
     print(f"stopped: {result.reason}; {result.trials} trials in {result.seconds:.0f} s, kept in {history}")
     if result.before_s is not None:
         print(f"verified against {' and '.join(result.verified)}")
@@ -337,4 +401,5 @@ def _report(result: Any, history: Path) -> None:
             f" ({result.before_s / result.after_s:.1f} times faster), written to {result.out}"
         )
     elif math.isfinite(result.estimate_s):
-        print(f"{result.model}: estimated {latency(result.estimate_s)}; add --out FILE to write the library")
+        what = "the chosen tasks take" if result.left_out else "estimated"
+        print(f"{result.model}: {what} {latency(result.estimate_s)}; add --out FILE to write the library")

@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.table import Table
 from tt_spec import Batch, Measurement, RunInfo, TaskState
 
-__all__ = ["JsonLines", "LiveTable", "PlainLines", "latency", "listener", "show_tasks"]
+__all__ = ["JsonLines", "LiveTable", "PlainLines", "latency", "listener", "show_plan", "show_tasks"]
 
 
 def listener(as_json: bool, minutes: float | None, trials: int | None) -> Any:
@@ -175,25 +175,71 @@ def latency(seconds: float) -> str:
     return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"
 
 
-def show_tasks(console: Console, tasks: Sequence[Any]) -> None:
-    """The table of `tt tasks`."""
-    table = Table()
-    for heading in ("task", "operator", "shapes", "MFLOP", "weight", "space", "knobs", "size"):
-        table.add_column(
-            heading, justify="right" if heading in ("MFLOP", "weight", "knobs", "size") else "left", overflow="fold"
-        )
-    for t in tasks:
+def show_tasks(console: Console, tasks: Sequence[Any], shares: Sequence[float]) -> None:
+    """The table of `tt tasks`; `shares` as fractions of the whole model's FLOP."""
+    table = _table("task", "operator", "shapes", "MFLOP ", "weight ", "share ", "space", "knobs ", "size ")
+    for t, share in zip(tasks, shares, strict=True):
         table.add_row(
             t.name,
             t.op,
             t.shapes,
             f"{t.flops / 1e6:.2f}",
             f"{t.weight:g}",
+            f"{share:.1%}",
             t.space.name,
             str(len(t.space.knobs)),
-            f"{t.space.size:.3g}" if t.space.size > 99_999 else str(t.space.size),
+            _size(t.space.size),
         )
     console.print(table)
+
+
+def show_plan(console: Console, plan: Any) -> None:
+    """What `tt tune --dry-run` prints."""
+    pieces = {role: p for role, p in plan.recipe.items() if isinstance(p, dict)}
+    plain = {k: v for k, v in plan.recipe.items() if k != "name" and not isinstance(v, dict)}
+    limits = [f"{plan.minutes:g} minutes"] if plan.minutes else []
+    limits += [f"{plan.trials} trials"] if plan.trials else []
+    for name, text in (
+        ("model", plan.model),
+        ("target", f"{plan.target}, {plan.threads} threads"),
+        ("recipe", f"{plan.recipe['name']} ({', '.join(f'{k} {v}' for k, v in plain.items())})"),
+        *((f"  {role}", _piece(p)) for role, p in pieces.items()),
+        ("history", f"{plan.history}, {sum(t.history for t in plan.tasks)} trials of these tasks"),
+        ("budget", " or ".join(limits)),
+    ):
+        console.print(f"{name + ':':13}{text}", markup=False, highlight=False, soft_wrap=True)
+    table = _table("task", "x ", "MFLOP ", "share ", "size ", "known ", "trials ", "s/trial ", "s ")
+    for t in plan.tasks:
+        table.add_row(
+            t.name,
+            f"{t.weight:g}",
+            f"{t.flops / 1e6:.2f}",
+            f"{t.share:.1%}",
+            _size(t.size),
+            str(t.history),
+            str(t.planned) if t.cap is None else f"{t.planned} of {t.cap}",
+            f"{t.trial_s:.2f}" if t.measured else f"({t.trial_s:.2f})",
+            f"{t.seconds:.0f}",
+        )
+    console.print(table)
+
+
+def _table(*headings: str) -> Table:
+    """Columns whose heading ends in a blank hold numbers."""
+    table = Table()
+    for h in headings:
+        table.add_column(
+            h.strip(), justify="right" if h.endswith(" ") else "left", no_wrap=h.endswith(" "), overflow="fold"
+        )
+    return table
+
+
+def _piece(piece: dict[str, Any]) -> str:
+    return f"{piece['piece']} " + " ".join(f"{k}={v}" for k, v in piece.items() if k != "piece")
+
+
+def _size(n: int) -> str:
+    return f"{n:.3g}" if n > 99_999 else str(n)
 
 
 def _share(state: TaskState) -> float:

@@ -16,7 +16,7 @@ from tt_core import deploy
 from tt_core.backend import random_array
 from tt_core.errors import VerificationError
 from tt_core.quiet import quiet
-from tt_core.target import cores
+from tt_core.target import threads_of
 
 if TYPE_CHECKING:
     from tt_core.tuning import Prepared
@@ -35,6 +35,10 @@ class Winners:
 
     rows: dict[str, np.ndarray]
     seconds: dict[str, float]
+
+    def merged(self, other: Winners) -> Winners:
+        """These and the other tasks' programs."""
+        return Winners({**self.rows, **other.rows}, {**self.seconds, **other.seconds})
 
 
 @dataclass(frozen=True)
@@ -102,7 +106,7 @@ def ship(
         "inputs": [{"name": i.name, "shape": list(i.shape), "dtype": i.dtype} for i in ready.model.inputs],
         "outputs": list(ready.model.outputs),
         "target": str(ready.target),
-        "threads": int(ready.target.attrs.get("num-cores", cores())),
+        "threads": threads_of(ready.target),
         **about,
     }
     rng = np.random.default_rng(0)
@@ -129,10 +133,10 @@ def ship(
                 {
                     "name": t.name,
                     "weight": t.weight,
-                    "latency_s": winners.seconds.get(t.key),
+                    "latency_s": winners.seconds[t.key] if t.key in winners.rows else None,
                     "knobs": t.space.decode(winners.rows[t.key]) if t.key in winners.rows else None,
                 }
-                for t in ready.tasks
+                for t in ready.lowered.tasks
             ],
             default=str,
         )

@@ -2,88 +2,36 @@
 
 from __future__ import annotations
 
-import fnmatch
 import math
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tt_spec import Outcome, Pipeline, Plugins, RunInfo, Task, WallClock, nearest, run
+from tt_spec import Outcome, Pipeline, Plugins, RunInfo, Task, WallClock, run
+from tt_spec.pieces.light_scheduler import LightScheduler
+from tt_spec.pieces.null_surrogate import NullSurrogate
+from tt_spec.pieces.random_searcher import RandomSearcher
+from tt_spec.pieces.top_sampler import TopSampler
 from tt_spec.types import TaskState
 
-from tt_core.errors import OptionError, TargetError, UserError
+from tt_core.errors import OptionError, TargetError, UserError, VerificationError
 from tt_core.quiet import quiet
 from tt_core.recipe import Recipe, resolve
-from tt_core.target import cores, device_fingerprint, prepare_threads, runnable
+from tt_core.result import LeftOut, Result, TaskResult
+from tt_core.selection import select
+from tt_core.target import device_fingerprint, prepare_threads, runnable, threads_of
 from tt_core.target import resolve as resolve_target
 
 if TYPE_CHECKING:
     from tt_core.shipping import Shipped
 
-__all__ = ["Prepared", "Result", "TaskResult", "prepare", "tune"]
+__all__ = ["BACKEND", "Prepared", "best_known", "check_target", "limits", "open_store", "prepare", "tune"]
 
 BACKEND = "tt_core.backend:TvmBackend"
-
-
-@dataclass(frozen=True)
-class TaskResult:
-    """One operator's outcome; `best_s` is the best program's latency, re-timed if a file was written."""
-
-    name: str
-    op: str
-    weight: float
-    flops: float
-    best_s: float
-    trials: int
-    restored: int
-    errors: dict[str, int]
-    config: dict[str, Any]
-
-    @property
-    def gflops(self) -> float:
-        """GFLOP/s of the best program; 0 if there is none."""
-        return self.flops / self.best_s / 1e9 if math.isfinite(self.best_s) else 0.0
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a run achieved.
-
-    Args:
-        reason: Why it stopped.
-        estimate_s: Weighted sum of the tasks' best latencies; inf while a task has no valid program.
-        before_s: Median latency of the untuned model, seconds; None if no file was asked for.
-        after_s: The same of the tuned file.
-        verified: What the file's outputs were compared with.
-    """
-
-    model: str
-    reason: str
-    tasks: tuple[TaskResult, ...]
-    trials: int
-    restored: int
-    run_id: str
-    seconds: float
-    estimate_s: float
-    out: str | None = None
-    before_s: float | None = None
-    after_s: float | None = None
-    verified: dict[str, str] = field(default_factory=dict)
-    failure: Exception | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON; infinities become None."""
-        data = asdict(self)
-        data["failure"] = None if self.failure is None else str(self.failure)
-        for t, row in zip(self.tasks, data["tasks"], strict=True):
-            row["gflops"] = t.gflops
-            row["best_s"] = t.best_s if math.isfinite(t.best_s) else None
-        data["estimate_s"] = self.estimate_s if math.isfinite(self.estimate_s) else None
-        return data
 
 
 @dataclass(frozen=True)
@@ -95,17 +43,29 @@ class Prepared:
     lowered: Any
     tasks: list[Task]
 
+    @property
+    def left_out(self) -> list[Task]:
+        """The model's other tasks."""
+        chosen = {t.key for t in self.tasks}
+        return [t for t in self.lowered.tasks if t.key not in chosen]
+
 
 def prepare(
     model: Any,
     *,
     target: Any = "native",
     shapes: Mapping[str, Sequence[int]] | None = None,
-    tasks: str = "*",
+    tasks: str | Sequence[str] = "*",
+    skip: str | Sequence[str] = (),
+    only_heavy: bool = False,
+    best: Callable[[Task], float] = lambda task: math.inf,
     space: str = "sketch",
     plugins: Plugins | None = None,
 ) -> Prepared:
-    """Import and lower a model, and pick the tasks whose name matches the pattern `tasks`."""
+    """Import and lower a model, and pick tasks as `tt_core.selection.select` does.
+
+    `best` gives the seconds of a task's best program so far, inf where there is none.
+    """
     prepare_threads()
     from tt_core import lower, models
 
@@ -114,10 +74,8 @@ def prepare(
         resolved = resolve_target(target)
         loaded = models.load(model, shapes, plugins)
         lowered = lower.lower(loaded.mod, resolved, plugins, space)
-    chosen = [t for t in lowered.tasks if fnmatch.fnmatch(t.name, tasks)]
-    if not chosen:
-        names = [t.name for t in lowered.tasks]
-        raise OptionError(f"--tasks {tasks!r} matches none of the {len(names)} tasks{nearest(tasks, names)}")
+    known = {t.key: best(t) for t in lowered.tasks} if only_heavy else None
+    chosen = select(lowered.tasks, tasks, skip, only_heavy, known)
     return Prepared(loaded, resolved, lowered, chosen)
 
 
@@ -128,7 +86,9 @@ def tune(
     recipe: str = "tt",
     minutes: float | None = None,
     trials: int | None = None,
-    tasks: str = "*",
+    tasks: str | Sequence[str] = "*",
+    skip: str | Sequence[str] = (),
+    only_heavy: bool = False,
     shapes: Mapping[str, Sequence[int]] | None = None,
     history: str | Path | None = "tt.db",
     out: str | Path | None = None,
@@ -147,7 +107,10 @@ def tune(
         recipe: Name or TOML file.
         minutes: Tuning time; with neither this nor `trials`, 5.
         trials: Rows measured in this run, all tasks together.
-        tasks: Pattern of task names, as in a shell.
+        tasks: Patterns of task names or operators, as in a shell; commas may join several.
+        skip: The same, for tasks to leave out. What is left out ships with its best program from the history, or
+            untuned.
+        only_heavy: Only the fewest tasks that hold 95 % of the model's latency.
         shapes: Fixed input shapes by name.
         history: SQLite file that every measurement goes to and that a repeated run continues from; None: in memory.
         out: Where the tuned library goes; its sidecar is `out` + ".json".
@@ -166,8 +129,7 @@ def tune(
     """
     plugins = plugins or Plugins()
     chosen = resolve(recipe, set, plugins)
-    if (minutes is not None and not minutes > 0) or (trials is not None and trials < 1):
-        raise OptionError(f"the budget must be positive, got minutes={minutes}, trials={trials}")
+    budget = limits(minutes, trials, plugins)
     path = None if out is None else Path(out)
     clock = WallClock()
     began = clock.now()
@@ -177,29 +139,35 @@ def tune(
     if path is not None:
         deploy.check_writable(path)
     with ExitStack() as stack:
-        with quiet():
-            resolved = resolve_target(target)
-        if (why := runnable(resolved)) is not None:
-            raise TargetError(f"{why}: tune on a machine that has it; tt tasks --target shows what there is to tune")
-        store = _store(chosen, history, stack)
+        resolved = check_target(target)
+        store = open_store(chosen, history, stack)
         measurer = chosen.build(
             "measurer",
             backend=BACKEND,
-            threads=int(resolved.attrs.get("num-cores", cores())),
+            threads=threads_of(resolved),
             evaluator=chosen.build("evaluator"),
         )
         stack.callback(measurer.close)
         measurer.prestart()
-        space = chosen.pieces["space"]
         ready = prepare(
-            model, target=resolved, shapes=shapes, tasks=tasks, plugins=plugins, space=space[0] if space else "sketch"
+            model,
+            target=resolved,
+            shapes=shapes,
+            tasks=tasks,
+            skip=skip,
+            only_heavy=only_heavy,
+            best=best_known(store, device_fingerprint(resolved)),
+            space=chosen.space,
+            plugins=plugins,
         )
         untuned = None
         if path is not None:  # a model that cannot be deployed is refused before it is tuned
             with quiet():
                 untuned = deploy.compile_library(ready.lowered, {}, plugins)
-        run_id, stamp = _begin(store, chosen, ready, seed, {"minutes": minutes, "trials": trials, "tasks": tasks})
+        options = {"minutes": minutes, "trials": trials, "tasks": tasks, "skip": skip, "only_heavy": only_heavy}
+        run_id, stamp = _begin(store, chosen, ready, seed, options)
         pipelines = _pipelines(ready, chosen, measurer, store, stamp["device"], seed, clock, plugins)
+        others = _restored(ready.left_out, store, stamp["device"])
         restored = sum(len(p.rows) for p in pipelines)
         if restored:
             say(f"continuing: {restored} measurements of these tasks are in {history}; none is repeated")
@@ -207,8 +175,8 @@ def tune(
             pipelines,
             measurer,
             store,
-            chosen.build("scheduler"),
-            _stoppers(chosen, minutes, trials, plugins),
+            LightScheduler(chosen.build("scheduler"), chosen.light),
+            [*_stopper(chosen), *budget],
             clock,
             info=RunInfo(run_id, tuple(ready.tasks), chosen.describe()),
             batch=chosen.batch,
@@ -217,20 +185,43 @@ def tune(
             stamp=stamp,
         )
         shipped = None
-        best: dict[str, float] = {p.task.key: p.best_s for p in pipelines}
+        best: dict[str, float] = {p.task.key: p.best_s for p in [*pipelines, *others]}
         try:
             if path is not None:
                 say("re-timing and verifying the finalists")
                 winners = shipping.race(pipelines, measurer)
+                for p in others:
+                    with suppress(VerificationError):  # nobody asked for this task: it stays untuned
+                        winners = winners.merged(shipping.race([p], measurer))
                 best = winners.seconds
                 about = {"recipe": chosen.describe(), "versions": stamp["versions"]}
                 shipped = shipping.ship(ready, untuned, winners, path, measurer, about, plugins, say)
         finally:
             _end(store, run_id, outcome.reason)
-        return _result(ready, outcome, pipelines, best, run_id, clock.now() - began, shipped, path)
+        return _result(ready, outcome, pipelines, others, best, run_id, clock.now() - began, shipped, path)
 
 
-def _store(recipe: Recipe, history: str | Path | None, stack: ExitStack) -> Any:
+def best_known(store: Any, device: str) -> Callable[[Task], float]:
+    """Seconds of a task's best program in the store; inf where there is none."""
+
+    def best(task: Task) -> float:
+        found = store.best(task.key, device)
+        return math.inf if found is None else found.latency_s
+
+    return best
+
+
+def check_target(target: Any) -> Any:
+    """The TVM target, if this machine can run it."""
+    with quiet():
+        resolved = resolve_target(target)
+    if (why := runnable(resolved)) is not None:
+        raise TargetError(f"{why}: tune on a machine that has it; tt tasks --target shows what there is to tune")
+    return resolved
+
+
+def open_store(recipe: Recipe, history: str | Path | None, stack: ExitStack) -> Any:
+    """The recipe's store of that file, or one in memory; the stack closes it. Raises `UserError` if it is unusable."""
     store = recipe.plugins.build("store", "memory") if history is None else recipe.build("store", path=str(history))
     stack.callback(store.close)
     try:
@@ -292,8 +283,24 @@ def _pipelines(
     return list(peers)
 
 
-def _stoppers(recipe: Recipe, minutes: float | None, trials: int | None, plugins: Plugins) -> list[Any]:
-    stoppers = [s for s in [recipe.build("stopper")] if s is not None]
+def _restored(tasks: Sequence[Task], store: Any, device: str) -> list[Pipeline]:
+    """What is known of tasks that are not tuned."""
+    pipelines = [Pipeline(t, NullSurrogate(), RandomSearcher(), TopSampler()) for t in tasks]
+    for p in pipelines:
+        p.restore(store.query(task_key=p.task.key, space_key=p.space.key, device=device))
+    return pipelines
+
+
+def _stopper(recipe: Recipe) -> list[Any]:
+    stopper = recipe.build("stopper")
+    return [] if stopper is None else [stopper]
+
+
+def limits(minutes: float | None, trials: int | None, plugins: Plugins) -> list[Any]:
+    """The stoppers of a run's budget; five minutes where neither is given."""
+    if (minutes is not None and not minutes > 0) or (trials is not None and trials < 1):
+        raise OptionError(f"the budget must be positive, got minutes={minutes}, trials={trials}")
+    stoppers = []
     if trials is not None:
         stoppers.append(plugins.build("stopper", "trials", trials=trials))
     if minutes is not None or trials is None:
@@ -310,6 +317,7 @@ def _result(
     ready: Prepared,
     outcome: Outcome,
     pipelines: Sequence[Pipeline],
+    others: Sequence[Pipeline],
     best: dict[str, float],
     run_id: str,
     seconds: float,
@@ -340,6 +348,7 @@ def _result(
         run_id,
         seconds,
         sum(t.weight * t.best_s for t in tasks),
+        tuple(LeftOut(p.task.name, p.task.weight, best.get(p.task.key, math.inf)) for p in others),
         str(path) if path else None,
         failure=outcome.failure,
         **({} if shipped is None else vars(shipped)),

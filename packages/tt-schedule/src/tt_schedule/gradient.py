@@ -24,7 +24,8 @@ class Gradient:
     a valid result gets up to `warmup` of them and then waits for the random slots or for the end of all others, so
     that it neither starves nor holds the rest up. A task with a valid result from the store needs no warm-up, and its
     restored trials count in t. Where half of the run's budget is not enough for these slots, they are made as short
-    as it takes: an operator left untuned costs more than a few trials less for each of the others.
+    as it takes: an operator left untuned costs more than a few trials less for each of the others. Later slots are
+    then a quarter of their length, or more.
 
     Source: Zheng et al. (2020), Ansor, section 6 and appendix A (arXiv:2006.06762).
 
@@ -63,7 +64,7 @@ class Gradient:
         racing = [i for i, s in enumerate(states) if s.finished is None]
         if not racing:
             return None
-        size = self._warm_up_slot(states)
+        size = self._first_slot(states)
         slots = {i: math.ceil(states[i].trials / size) for i in racing if not _valid(states[i])}
         cold = [i for i, n in slots.items() if n < max(self.warmup, 1)]
         if cold:
@@ -80,14 +81,15 @@ class Gradient:
             pick, why = min(change, key=lambda i: (change[i], i)), "gradient"
         else:
             pick, why = min(racing, key=lambda i: (states[i].trials, i)), "nothing valid yet"
-        return Slot(pick, trials=self.trials, gain_s=max(0.0, -change.get(pick, 0.0)), info={"why": why})
+        gain_s = min(max(0.0, -change[pick]), states[pick].weight * states[pick].best_s) if pick in change else 0.0
+        return Slot(pick, trials=max(size, 1, self.trials // 4), gain_s=gain_s, info={"why": why})
 
     def change(self, states: Sequence[TaskState], i: int) -> float:
         """Expected change of the model's latency by one slot for task `i`, which has a valid result: seconds, rarely
-        above 0."""
+        above 0. A task that had less than a slot, t < 1, counts for more than it takes: it is urgent."""
         s = states[i]
         g = s.best_s
-        t = max(1.0, (s.restored + s.trials) / self.trials)
+        t = max(1, s.restored + s.trials) / self.trials
         before = self._earlier(s)
         backward = (g - before) / self.window if math.isfinite(before) else 0.0
         ahead = g - g / t
@@ -101,7 +103,7 @@ class Gradient:
         until = s.trials - self.window * self.trials
         return next((best for trials, _, best in reversed(s.curve) if trials <= until), math.inf)
 
-    def _warm_up_slot(self, states: Sequence[TaskState]) -> int:
+    def _first_slot(self, states: Sequence[TaskState]) -> int:
         """Trials: one for every task shall fit into half of the run's budget, spent and left."""
         half = (self.rows_ + sum(s.trials for s in states)) / 2
         return self.trials if half >= self.trials * len(states) else max(1, math.floor(half / len(states)))
