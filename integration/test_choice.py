@@ -13,7 +13,7 @@ OP = "op:conv2d:1,8,14,16,3,1,1"
 @pytest.fixture
 def folder(tmp_path):
     """What lies in the user's folder, with every byte of it."""
-    return lambda: {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+    return lambda: {p.name: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
 
 
 def test_a_dry_run_says_what_a_run_would_do_and_writes_nothing(tt, tmp_path, folder):
@@ -30,7 +30,7 @@ def test_a_dry_run_says_what_a_run_would_do_and_writes_nothing(tt, tmp_path, fol
     assert fresh["seconds"] == pytest.approx(fresh["start_s"] + fresh["trial_s"] * fresh["planned"])
     assert fresh["recipe"]["scheduler"]["piece"] == "gradient" and fresh["recipe"]["light"] == 16
 
-    tt_core.tune(OP, trials=6, recipe="random", history=tmp_path / "tt.db")
+    tt_core.tune(OP, trials=6, recipe="random", history=tmp_path / "tt.db", log=False)
     before = folder()
     assert list(before) == ["tt.db"]
     known = tt_core.plan(OP, minutes=1, history=tmp_path / "tt.db").as_dict()

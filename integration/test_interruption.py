@@ -63,6 +63,13 @@ def test_kill_9_loses_nothing_reported_and_leaves_no_worker(tmp_path):
         rows = db.execute("select config from measurements where error is null or error != 'invalid'").fetchall()
     assert len(rows) >= reported
 
+    replay = [sys.executable, "-m", "tt_core", "history", "replay"]
+    log = subprocess.run(replay, cwd=tmp_path, capture_output=True, text=True)
+    assert log.returncode == 0, log.stderr[-2000:]
+    *batches, end = log.stdout.splitlines()
+    assert len(batches) >= 2 and "the run was killed" in end
+    assert reported <= int(end.rsplit(" ", 2)[1]) <= len(rows)
+
     started = time.monotonic()
     command = [sys.executable, "-m", "tt_core", "tune", OP, "--trials", "8", "--json", "--tasks", "conv2d"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)

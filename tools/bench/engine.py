@@ -87,7 +87,8 @@ def _ours(task, rows, n):
     seconds: dict[tuple[int, ...], float] = {}
     with WorkerPool(backend=BACKEND, threads=cores(), evaluator=Fixed()) as pool:  # a cold start is part of the price
         for batch in np.array_split(codes, -(-len(codes) // 64)):
-            for m in pool.measure(task, batch, Bar(flops=task.flops)):
+            best = min(seconds.values(), default=np.inf)
+            for m in pool.measure(task, batch, Bar(incumbent_s=best, flops=task.flops)):
                 seconds[m.config] = m.latency_s
     took = time.perf_counter() - start
     return np.array([seconds[tuple(map(int, r))] for r in codes]), took, codes

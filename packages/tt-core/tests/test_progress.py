@@ -6,8 +6,9 @@ import json
 import numpy as np
 import pytest
 from rich.console import Console
-from tt_core.progress import JsonLines, LiveTable, PlainLines, latency
-from tt_spec import Batch, Measurement, RunInfo, TaskState
+from tt_core.eventlog import JsonLines
+from tt_core.progress import LiveTable, PlainLines, latency
+from tt_spec import Batch, Measurement, RunInfo, TaskState, VirtualClock
 from tt_spec.pieces.synthetic import synthetic_task
 
 TASK = synthetic_task("conv2d_relu")
@@ -49,17 +50,19 @@ def test_plain_lines_name_task_errors_and_what_is_missing():
 
 def test_json_lines_are_one_event_per_batch_without_infinities():
     out = io.StringIO()
-    lines = JsonLines(out)
-    lines.tt_run_started(RUN)
-    lines.tt_batch_measured(RUN, state(), batch(), [failed()])
-    lines.tt_run_stopped(RUN, [state()], "done")
+    lines = JsonLines(out, VirtualClock(7.0))
+    run = RunInfo("r", (TASK, OTHER), states=(state(), TaskState(OTHER)))
+    lines.tt_run_started(run)
+    lines.tt_batch_measured(run, state(), batch(), [failed()])
+    lines.tt_run_stopped(run, [state()], "done")
     first, second, third = (json.loads(line) for line in out.getvalue().splitlines())
-    assert first["tasks"] == ["conv2d_relu", "softmax"]
+    assert [t["name"] for t in first["tasks"]] == ["conv2d_relu", "softmax"]
     assert second["errors"] == {"build": 1}
     assert second["model_s"] is None  # softmax has no program yet
     assert second["best_s"] == 2e-3
     assert second["info"] == {"epsilon": 0.1}
-    assert third == {"event": "run_stopped", "reason": "done", "trials": 3}
+    assert third["event"] == "run_stopped" and third["reason"] == "done" and third["trials"] == 3
+    assert first["at"] == third["at"] == 7.0
 
 
 def test_the_live_table_has_a_row_per_task_and_ends_with_the_run():

@@ -64,7 +64,7 @@ class FakeHooks:
 
     @hookimpl
     def tt_spaces(self) -> list[Entry]:
-        return [Entry("sketch", Piece)]
+        return [Entry("both", Piece)]
 
     @hookimpl
     def tt_stores(self) -> list[Entry]:

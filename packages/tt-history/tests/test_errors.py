@@ -193,6 +193,56 @@ def test_a_damaged_file(tmp_path):
     assert "damaged" in refused(SqliteStore(path), lambda s: list(s.query()))
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> bytes:
+    path = tmp_path_factory.mktemp("whole") / "tt.db"
+    store = SqliteStore(path)
+    store.append([ROW] * 300)
+    store.close()
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("missing", [1, 100, 4095, 4096, 4097, 20000, -4097, -4096, -512, -100, -99, -16, -2])
+def test_a_truncated_file(tmp_path, whole, missing, use):
+    path = tmp_path / "tt.db"
+    path.write_bytes(whole[:-missing])
+    said = refused(SqliteStore(path), use)
+    assert "the database is damaged (" in said or "not a SQLite database" in said
+    assert "move it away" in said or "choose another path" in said
+    assert path.read_bytes() == whole[:-missing]
+    assert [p.name for p in tmp_path.iterdir()] == ["tt.db"]
+
+
+def test_an_emptied_file_does_not_cost_its_log(tmp_path):
+    path, log = tmp_path / "tt.db", tmp_path / "tt.db-wal"
+    store = SqliteStore(path)
+    store.append([ROW])
+    left = path.read_bytes(), log.read_bytes()  # as if the writer had been killed here
+    store.close()
+    path.write_bytes(b"")
+    log.write_bytes(left[1])
+    assert "the file is empty, its log is not" in refused(SqliteStore(path))
+    assert log.read_bytes() == left[1]
+    path.write_bytes(left[0])
+    store = SqliteStore(path)
+    assert list(store.query()) == [ROW]
+    store.close()
+
+
+def test_a_killed_writer_may_leave_half_a_page_that_its_log_has(tmp_path):
+    path, log = tmp_path / "tt.db", tmp_path / "tt.db-wal"
+    store = SqliteStore(path)
+    store.append([ROW] * 20)
+    left = path.read_bytes() + b"half", log.read_bytes()
+    store.close()
+    path.write_bytes(left[0])
+    log.write_bytes(left[1])
+    store = SqliteStore(path)
+    assert list(store.query()) == [ROW] * 20
+    store.close()
+
+
 def test_a_row_edited_by_hand(tmp_path):
     path = tmp_path / "tt.db"
     store = SqliteStore(path)

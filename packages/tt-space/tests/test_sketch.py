@@ -61,7 +61,7 @@ def rows(name: str, n: int, seed: int = 0) -> np.ndarray:
 
 def roundtrip(programs: SketchPrograms, row: np.ndarray) -> tuple[tvm.s_tir.Schedule, np.ndarray]:
     schedule = programs.apply(row)
-    return schedule, programs.read(schedule, int(row[0]))
+    return schedule, programs.read(schedule, row)
 
 
 @everywhere

@@ -106,6 +106,11 @@ def test_neighbours_are_one_step_away(space, seed):
             knob = space.knobs[moved]
             a, b = knob.choices[row[moved]], knob.choices[other[moved]]
             if knob.kind == "tile":
+                if sum(x != y for x, y in zip(a, b, strict=True)) == 1:
+                    (i,) = (i for i in range(len(a)) if a[i] != b[i])
+                    rest = [c for c in knob.choices if c[:i] + c[i + 1 :] == a[:i] + a[i + 1 :]]
+                    assert not any(min(a[i], b[i]) < c[i] < max(a[i], b[i]) for c in rest)
+                    continue
                 assert math.prod(a) == math.prod(b)
                 ratios = sorted(max(x, y) // min(x, y) for x, y in zip(a, b, strict=True))
                 assert ratios[:-2] == [1] * (len(a) - 2) and ratios[-2] == ratios[-1] in (2, 3, 5, 7)
@@ -116,6 +121,30 @@ def test_neighbours_are_one_step_away(space, seed):
 def test_neighbours_of_a_tile():
     space = Space((Knob("t", "tile", ((1, 8), (2, 4), (4, 2), (8, 1))),))
     assert space.neighbours([1]).tolist() == [[0], [2]]
+
+
+def test_neighbours_of_a_tile_whose_product_is_free():
+    space = Space((Knob("t", "tile", ((1, 1), (1, 7), (1, 14), (2, 7), (4, 7), (4, 14))),))
+    decoded = {space.decode(r)["t"] for r in space.neighbours([1])}
+    assert decoded == {(1, 1), (1, 14), (2, 7)}, "the next larger or smaller factor, one at a time"
+
+
+def test_random_rows_follow_a_prior():
+    knobs = (Knob("where", "choice", ("here", "there"), prior=(9, 1)), Knob("x", "choice", (0, 1), active_if=(0, (1,))))
+    rows = Space(knobs).sample(2000, np.random.default_rng(0))
+    assert 0.87 < (rows[:, 0] == 0).mean() < 0.93
+    assert 0.35 < rows[rows[:, 0] == 1, 1].mean() < 0.65
+
+
+def test_a_prior_changes_no_meaning():
+    even, uneven = (Space((Knob("a", "choice", (0, 1), prior=p),)) for p in (None, (3, 1)))
+    assert even.key == uneven.key
+
+
+@pytest.mark.parametrize("prior", [(1,), (1, 0), (1, -1), (1, 2, 3)])
+def test_a_wrong_prior_is_named(prior):
+    with pytest.raises(ValueError, match="prior"):
+        Knob("a", "choice", (0, 1), prior=prior)
 
 
 def test_a_large_conditional_space_is_enumerated_in_the_size_it_has():

@@ -50,7 +50,7 @@ class TvmBackend:
         for i, row in enumerate(codes):
             try:
                 schedule = work.schedule(row)
-                rows[i] = work.programs.read(schedule, int(row[0]))
+                rows[i] = work.programs.read(schedule, row)
                 work.keep(rows[i], schedule)
                 why.append(None)
             except ValueError as e:

@@ -9,16 +9,17 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
-from tt_spec import PluginError, Plugins
+from tt_spec import PluginError, Plugins, StoreError
 
-from tt_core import progress
-from tt_core.errors import ModelError, OptionError, UserError
+from tt_core import progress, report
+from tt_core.errors import FileError, ModelError, OptionError, RunError, UserError
 from tt_core.target import prepare_threads
 
 __all__ = ["app", "main"]
@@ -45,6 +46,9 @@ TasksOption = Annotated[
     typer.Option(help="Only these tasks: a name or operator, as in a shell (repeatable, commas join several)"),
 ]
 SkipOption = Annotated[list[str] | None, typer.Option(help="Not these tasks (repeatable)")]
+SpaceOption = Annotated[
+    str | None, typer.Option(help="Where candidates come from: template, sketch, both (default), or a plug-in's")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable output")]
 
 
@@ -64,6 +68,7 @@ def tune(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the plan and the time it takes; do nothing")
     ] = False,
+    space: SpaceOption = None,
     history: Annotated[
         Path, typer.Option(help="Where every measurement is kept; a repeated run continues from it")
     ] = Path("tt.db"),
@@ -73,40 +78,38 @@ def tune(
         list[str] | None,
         typer.Option("--set", help="Override the recipe: searcher.population=256, scheduler=round-robin"),
     ] = None,
+    log: Annotated[bool, typer.Option(help="Keep the run's events beside the history, for tt history replay")] = True,
     as_json: JsonOption = False,
 ) -> None:
     """Search faster programs for a model's operators, measure them here, and write the faster model."""
     from tt_core.tuning import tune as run
 
     shapes = _shapes(shape or [])
+    sets = [*([f"space={space}"] if space else []), *(set or [])]
     if dry_run:
         from tt_core.planning import plan
 
-        _show_plan(
-            plan(
-                model,
-                target=target,
-                recipe=recipe,
-                minutes=minutes,
-                trials=trials,
-                tasks=tasks or "*",
-                skip=skip or (),
-                only_heavy=only_heavy,
-                shapes=shapes,
-                history=history,
-                set=set or [],
-            ),
-            as_json,
+        found = plan(
+            model,
+            target=target,
+            recipe=recipe,
+            minutes=minutes,
+            trials=trials,
+            tasks=tasks or "*",
+            skip=skip or (),
+            only_heavy=only_heavy,
+            shapes=shapes,
+            history=history,
+            set=sets,
         )
+        if as_json:
+            print(json.dumps(found.as_dict()))
+        else:
+            report.show_plan(found)
         return
     limit = 5.0 if minutes is None and trials is None else minutes
 
-    def say(text: str) -> None:
-        if as_json:
-            print(json.dumps({"event": "note", "text": text}), flush=True)
-        else:
-            print(text, flush=True)
-
+    shown = progress.listener(as_json, limit, trials)
     with _interruptible() as halt:
         result = run(
             model,
@@ -121,21 +124,22 @@ def tune(
             history=history,
             out=out,
             seed=seed,
-            set=set or [],
+            set=sets,
+            log=log,
             halt=halt,
-            say=say,
-            listeners=[progress.listener(as_json, limit, trials)],
+            say=shown.note,
+            listeners=[shown],
         )
     if as_json:
-        print(json.dumps({"event": "result", **result.as_dict()}, default=str), flush=True)
+        shown.emit("result", **result.as_dict())
     else:
-        _report(result, history)
+        report.show_result(result, history)
     if result.failure is not None:
-        raise UserError(f"the run broke off ({result.failure}); everything measured before is kept in {history}")
+        raise RunError(f"the run broke off ({result.failure}); everything measured before is kept in {history}")
     if result.reason == "interrupted":
         raise typer.Exit(130)
     if not any(math.isfinite(t.best_s) for t in result.tasks):
-        raise UserError("no valid program was found; tt history show lists the errors")
+        raise RunError("no valid program was found; tt history show lists the errors")
 
 
 @app.command("tasks")
@@ -145,13 +149,21 @@ def list_tasks(
     target: TargetOption = "native",
     tasks: TasksOption = None,
     skip: SkipOption = None,
+    space: SpaceOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List a model's tunable operators: shapes, work, weight and the size of their spaces."""
     from tt_core.selection import share_of
     from tt_core.tuning import prepare
 
-    ready = prepare(model, target=target, shapes=_shapes(shape or []), tasks=tasks or "*", skip=skip or ())
+    ready = prepare(
+        model,
+        target=target,
+        shapes=_shapes(shape or []),
+        tasks=tasks or "*",
+        skip=skip or (),
+        space=space or "both",
+    )
     found = ready.tasks
     whole = {t.key: float(s) for t, s in zip(ready.lowered.tasks, share_of(ready.lowered.tasks), strict=True)}
     if as_json:
@@ -173,10 +185,7 @@ def list_tasks(
         ]
         print(json.dumps(rows))
         return
-    console = _wide()
-    progress.show_tasks(console, found, [whole[t.key] for t in found])
-    total = sum(t.weight * t.flops for t in found)
-    console.print(f"{len(found)} tasks, {total / 1e9:.2f} GFLOP for {found[0].target}")
+    report.show_tasks(found, [whole[t.key] for t in found])
 
 
 @app.command("run")
@@ -262,19 +271,27 @@ def history_show(
 ) -> None:
     """Show what a history holds: its runs, and the best of each task."""
     if not history.exists():
-        raise UserError(f"no history {history}: tt tune writes one")
+        raise FileError(f"no history {history}: tt tune writes one")
     store = Plugins().build("store", "sqlite", path=str(history))
     try:
         runs, tasks = store.runs(), store.summary()
-    except Exception as e:  # the store's own errors, all about the user's file
-        raise UserError(str(e)) from e
+    except StoreError as e:
+        raise FileError(str(e)) from e
     finally:
         store.close()
     if as_json:
         print(json.dumps({"runs": runs, "tasks": tasks}, default=str))
         return
     console = Console()
-    table = Table(title=f"{len(runs)} runs, {sum(t['trials'] for t in tasks)} measurements", title_justify="left")
+    table = Table(title=f"{len(runs)} runs", title_justify="left")
+    for heading in ("run", "began", "model", "recipe", "ended"):
+        table.add_column(heading, overflow="fold")
+    for r in runs:
+        began = datetime.fromtimestamp(r["started"]).strftime("%Y-%m-%d %H:%M")
+        model, recipe = r["info"].get("model", ""), r["info"].get("recipe", {}).get("name", "")
+        table.add_row(r["id"][:8], began, model, recipe, r["reason"] or "not in order")
+    console.print(table)
+    table = Table(title=f"{sum(t['trials'] for t in tasks)} measurements", title_justify="left")
     for heading in ("task", "op", "best", "trials", "failed", "device"):
         table.add_column(heading, overflow="fold")
     for t in tasks:
@@ -288,6 +305,25 @@ def history_show(
             str(t["device"]),
         )
     console.print(table)
+
+
+@history_app.command("replay")
+def history_replay(
+    run: Annotated[
+        str, typer.Argument(help="Beginning of a run's id (tt history show), or a log file; else the newest")
+    ] = "",
+    history: Annotated[Path, typer.Option(help="The database")] = Path("tt.db"),
+) -> None:
+    """Retell a run from its event log, as it was shown while it went on."""
+    from tt_core import retell
+    from tt_core.result import Result
+
+    told = retell.show(retell.find(run, history), sys.stdout)
+    if told.result is not None:
+        report.show_result(Result.of(told.result), told.run.options["options"]["history"])
+    else:
+        trials = sum(s.trials for s in told.states)
+        print(f"stopped: {told.reason or 'its log ends here, the run was killed or goes on'}; {trials} trials")
 
 
 def main() -> None:
@@ -355,51 +391,3 @@ def _interruptible() -> Iterator[Any]:
         yield lambda: "interrupted" if pressed else None
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _wide() -> Console:
-    """A console whose tables need not fit a terminal where there is none."""
-    return Console(width=None if sys.stdout.isatty() else 160)
-
-
-def _show_plan(plan: Any, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(plan.as_dict()))
-        return
-    progress.show_plan(_wide(), plan)
-    known = sum(t.measured for t in plan.tasks)
-    print(
-        f"{plan.planned} trials, about {plan.seconds / 60:.1f} minutes: {plan.start_s:g} s to start, then seconds per"
-        f" trial as the history measured them ({known} tasks) or, in brackets, {plan.trial_s:g} by default"
-        f" ({len(plan.tasks) - known} tasks)"
-    )
-    if plan.left_out:
-        print(f"left out: {len(plan.left_out)} tasks ({', '.join(plan.left_out)})")
-
-
-def _report(result: Any, history: Path) -> None:
-    latency = progress.latency
-    shares = sorted(result.tasks, key=lambda t: -t.weight * t.best_s)
-    table = Table(title="where the model's time goes", title_justify="left")
-    for heading in ("task", "x", "latency", "GFLOP/s", "trials"):
-        table.add_column(heading, justify="left" if heading == "task" else "right")
-    for t in shares[:12]:
-        table.add_row(t.name, f"{t.weight:g}", latency(t.best_s), f"{t.gflops:.1f}", str(t.trials))
-    console = Console()
-    console.print(table)
-    if result.left_out:
-        kept = sum(math.isfinite(t.best_s) for t in result.left_out)
-        print(
-            f"left out: {len(result.left_out)} tasks; {kept} keep their best program from {history},"
-            f" {len(result.left_out) - kept} stay untuned"
-        )
-    print(f"stopped: {result.reason}; {result.trials} trials in {result.seconds:.0f} s, kept in {history}")
-    if result.before_s is not None:
-        print(f"verified against {' and '.join(result.verified)}")
-        print(
-            f"{result.model}: {latency(result.before_s)} untuned, {latency(result.after_s)} tuned"
-            f" ({result.before_s / result.after_s:.1f} times faster), written to {result.out}"
-        )
-    elif math.isfinite(result.estimate_s):
-        what = "the chosen tasks take" if result.left_out else "estimated"
-        print(f"{result.model}: {what} {latency(result.estimate_s)}; add --out FILE to write the library")

@@ -16,7 +16,7 @@ from tt_spec import Plugins
 from tvm import relax
 
 from tt_core.backend import compare, difference
-from tt_core.errors import ModelError, UserError, VerificationError
+from tt_core.errors import FileError, ModelError, VerificationError
 from tt_core.lower import Lowered, unpack
 from tt_core.models import Model
 from tt_core.runtime import sidecar_path
@@ -66,12 +66,12 @@ def compile_library(lowered: Lowered, rows: Mapping[str, np.ndarray], plugins: P
 def check_writable(path: Path) -> None:
     """Raise before hours of work if the file cannot be written."""
     if path.is_dir():
-        raise UserError(f"--out {path} is a folder: give a file name, e.g. {path / 'model.so'}")
+        raise FileError(f"--out {path} is a folder: give a file name, e.g. {path / 'model.so'}")
     try:
         with tempfile.TemporaryFile(dir=path.parent or Path(".")):
             pass
     except OSError as e:
-        raise UserError(f"--out {path} cannot be written: {e.strerror or e}") from e
+        raise FileError(f"--out {path} cannot be written: {e.strerror or e}") from e
 
 
 def write(library: Any, path: Path, sidecar: dict[str, Any]) -> None:
@@ -84,7 +84,7 @@ def write(library: Any, path: Path, sidecar: dict[str, Any]) -> None:
         os.replace(beside, sidecar_path(path))
         os.replace(part, path)
     except (OSError, RuntimeError) as e:
-        raise UserError(f"cannot write {path}: {str(e).splitlines()[0]}") from e
+        raise FileError(f"cannot write {path}: {' '.join(str(e).split())[:300]}") from e
     finally:
         part.unlink(missing_ok=True)
         part.with_suffix(".json").unlink(missing_ok=True)

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["ModelError", "OptionError", "TargetError", "UserError", "VerificationError", "summary"]
+__all__ = [
+    "FileError",
+    "ModelError",
+    "OptionError",
+    "RunError",
+    "TargetError",
+    "UserError",
+    "VerificationError",
+    "summary",
+]
 
 
 class UserError(Exception):
@@ -33,6 +42,18 @@ class VerificationError(UserError):
     """A tuned program computes something else; the message names the operator."""
 
     exit_code = 5
+
+
+class FileError(UserError):
+    """A history or an output that cannot be read or written."""
+
+    exit_code = 6
+
+
+class RunError(UserError):
+    """The run broke off, or found no valid program."""
+
+    exit_code = 7
 
 
 def summary(e: BaseException) -> str:

@@ -16,6 +16,7 @@ from tt_spec import Plugins, Task
 from tvm import relax
 
 from tt_core.errors import ModelError, summary
+from tt_core.fold import fold_constants
 
 __all__ = ["Lowered", "lower", "payload", "unpack"]
 
@@ -49,18 +50,20 @@ class Lowered:
     functions: dict[str, list[str]]
 
 
-def lower(mod: tvm.IRModule, target: Any, plugins: Plugins | None = None, space: str = "sketch") -> Lowered:
+def lower(mod: tvm.IRModule, target: Any, plugins: Plugins | None = None, space: str = "both") -> Lowered:
     """Fold batch norm and constants, fuse elementwise operators into the heavy ones, and extract the tasks.
 
-    On CPUs convolutions are laid out as NHWC with HWIO weights, in which a vector holds output channels; inputs and
-    outputs of the model keep their layout.
+    On CPUs convolutions are laid out as NHWC, in which a vector holds output channels; inputs and outputs of the model
+    keep their layout. A space may say how its operators are to be written: its builder's
+    `legalizers(target)` are functions for `relax.transform.LegalizeOps`, by operator.
     """
+    builder = (plugins or Plugins()).build("space", space)
+    legalizers = builder.legalizers(target) if hasattr(builder, "legalizers") else {}
     with target, tvm.transform.PassContext(opt_level=3):
         try:
-            mod = tvm.transform.Sequential(_passes(target))(mod)
+            mod = tvm.transform.Sequential(_passes(target, legalizers))(mod)
         except Exception as e:  # TVM raises several types
             raise ModelError(f"TVM cannot lower the model: {summary(e)}") from e
-    builder = (plugins or Plugins()).build("space", space)
     text = str(target)
     calls = _calls(mod)
     functions: dict[str, list[str]] = {}
@@ -115,21 +118,23 @@ def as_module(func: tvm.tirx.PrimFunc) -> tvm.IRModule:
     return tvm.IRModule({"main": func})
 
 
-def _passes(target: Any) -> list[Any]:
+def _passes(target: Any, legalizers: dict[str, Any]) -> list[Any]:
     t = relax.transform
     layout = []
     if target.kind.name in ("llvm", "c"):
-        wanted = {"relax.nn.conv2d": ["NHWC", "HWIO"], "relax.nn.conv2d_transpose": ["NCHW", "IOHW"]}
-        layout = [t.ConvertLayout(wanted), t.Normalize(), t.FoldConstant()]
+        weights = "OIHW" if "relax.nn.conv2d" in legalizers else "HWIO"
+        wanted = {"relax.nn.conv2d": ["NHWC", weights], "relax.nn.conv2d_transpose": ["NCHW", "IOHW"]}
+        layout = [t.ConvertLayout(wanted), t.Normalize(), fold_constants]
     return [
         t.FoldBatchnormToConv2D(),
+        fold_constants,
         t.FoldConstant(),
         _clips_to_operators,
         t.DecomposeOpsForInference(),
         t.CanonicalizeBindings(),
         t.FoldConstant(),
         *layout,
-        t.LegalizeOps(),
+        t.LegalizeOps(legalizers),
         t.AnnotateTIROpPattern(),
         t.FoldConstant(),
         t.FuseOps(),
@@ -200,6 +205,8 @@ def _depthwise(mod: tvm.IRModule) -> bool:
     channels = []
     for rv in schedule.get_child_blocks(schedule.get_sblock("root")):
         block = schedule.get(rv)
+        if block.name_hint.startswith("depthwise"):
+            return True
         if block.name_hint.startswith("group_conv"):
             weight = [int(d) for d in block.reads[1].source.shape]
             channels.append(weight[-2] if re.search(r"n[dhw]*wc", block.name_hint) else weight[1])

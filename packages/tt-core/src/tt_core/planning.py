@@ -123,12 +123,14 @@ def plan(
     """
     plugins = plugins or Plugins()
     chosen = resolve(recipe, set, plugins)
+    if minutes is None and trials is None:
+        minutes = 5.0
     stoppers = limits(minutes, trials, plugins)
     prepare_threads()
     with ExitStack() as stack:
         resolved = check_target(target)
         known = history is not None and Path(history).is_file() and Path(history).stat().st_size > 0
-        store = open_store(chosen, history if known else None, stack)
+        store = open_store(chosen, history if known else None, stack, write=False)
         device = device_fingerprint(resolved)
         best = best_known(store, device)
         ready = prepare(
@@ -157,7 +159,7 @@ def plan(
         threads_of(ready.target),
         chosen.describe(),
         None if history is None else str(history),
-        minutes if minutes or trials else 5.0,
+        minutes,
         trials,
         tuple(
             PlannedTask(

@@ -28,7 +28,7 @@ _PIECES = {
     "stopper": None,
     "evaluator": "fixed",
     "measurer": "local",
-    "space": "sketch",
+    "space": "both",
     "store": "sqlite",
 }
 _ROLE = {"draft": "surrogate"}
@@ -70,7 +70,7 @@ class Recipe:
     def space(self) -> str:
         """Name of the space that candidates come from."""
         chosen = self.pieces["space"]
-        return "sketch" if chosen is None else chosen[0]
+        return "both" if chosen is None else chosen[0]
 
 
 def resolve(name: str, sets: Sequence[str] = (), plugins: Plugins | None = None) -> Recipe:

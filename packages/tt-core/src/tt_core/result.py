@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 __all__ = ["LeftOut", "Result", "TaskResult"]
@@ -67,9 +68,25 @@ class Result:
     verified: dict[str, str] = field(default_factory=dict)
     failure: Exception | None = None
 
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Result:
+        """The result that `as_dict` described."""
+
+        def number(x: float | None) -> float:
+            return math.inf if x is None else x
+
+        tasks = tuple(
+            TaskResult(**{**{k: v for k, v in t.items() if k != "gflops"}, "best_s": number(t["best_s"])})
+            for t in data["tasks"]
+        )
+        left_out = tuple(LeftOut(**{**t, "best_s": number(t["best_s"])}) for t in data["left_out"])
+        failure = None if data["failure"] is None else RuntimeError(data["failure"])
+        numbers = {"estimate_s": number(data["estimate_s"])}
+        return cls(**{**data, **numbers, "tasks": tasks, "left_out": left_out, "failure": failure})
+
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON; infinities become None."""
-        data = asdict(self)
+        data = asdict(replace(self, failure=None))  # an exception may refuse to be copied
         data["failure"] = None if self.failure is None else str(self.failure)
         for t, row in zip(self.tasks, data["tasks"], strict=True):
             row["gflops"] = t.gflops

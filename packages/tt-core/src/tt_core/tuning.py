@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tt_spec import Outcome, Pipeline, Plugins, RunInfo, Task, WallClock, run
+from tt_spec import Outcome, Pipeline, Plugins, RunInfo, StoreError, Task, WallClock, run
 from tt_spec.pieces.light_scheduler import LightScheduler
 from tt_spec.pieces.null_surrogate import NullSurrogate
 from tt_spec.pieces.random_searcher import RandomSearcher
 from tt_spec.pieces.top_sampler import TopSampler
 from tt_spec.types import TaskState
 
-from tt_core.errors import OptionError, TargetError, UserError, VerificationError
+from tt_core import eventlog
+from tt_core.errors import FileError, OptionError, TargetError, VerificationError
 from tt_core.quiet import quiet
 from tt_core.recipe import Recipe, resolve
 from tt_core.result import LeftOut, Result, TaskResult
@@ -59,7 +60,7 @@ def prepare(
     skip: str | Sequence[str] = (),
     only_heavy: bool = False,
     best: Callable[[Task], float] = lambda task: math.inf,
-    space: str = "sketch",
+    space: str = "both",
     plugins: Plugins | None = None,
 ) -> Prepared:
     """Import and lower a model, and pick tasks as `tt_core.selection.select` does.
@@ -94,6 +95,7 @@ def tune(
     out: str | Path | None = None,
     seed: int = 0,
     set: Sequence[str] = (),
+    log: bool = True,
     listeners: Sequence[Any] = (),
     halt: Callable[[], str | None] = lambda: None,
     say: Callable[[str], None] = lambda text: None,
@@ -116,6 +118,7 @@ def tune(
         out: Where the tuned library goes; its sidecar is `out` + ".json".
         seed: Root of all randomness.
         set: Overrides of the recipe: "searcher.population=256", "scheduler=round-robin".
+        log: Whether the run's events are kept in a file of their own beside the history (`tt_core.eventlog`).
         listeners: Objects with any of the event hooks' methods.
         halt: Asked after every measurement; a text ends the run with that reason.
         say: Told in one line what happens around the tuning.
@@ -129,6 +132,8 @@ def tune(
     """
     plugins = plugins or Plugins()
     chosen = resolve(recipe, set, plugins)
+    if minutes is None and trials is None:
+        minutes = 5.0
     budget = limits(minutes, trials, plugins)
     path = None if out is None else Path(out)
     clock = WallClock()
@@ -164,13 +169,30 @@ def tune(
         if path is not None:  # a model that cannot be deployed is refused before it is tuned
             with quiet():
                 untuned = deploy.compile_library(ready.lowered, {}, plugins)
-        options = {"minutes": minutes, "trials": trials, "tasks": tasks, "skip": skip, "only_heavy": only_heavy}
-        run_id, stamp = _begin(store, chosen, ready, seed, options)
-        pipelines = _pipelines(ready, chosen, measurer, store, stamp["device"], seed, clock, plugins)
-        others = _restored(ready.left_out, store, stamp["device"])
+        options = {
+            "minutes": minutes,
+            "trials": trials,
+            "tasks": tasks,
+            "skip": skip,
+            "only_heavy": only_heavy,
+            "history": str(history),
+            "out": out and str(out),
+        }
+        with _about_the_history():
+            run_id, about = _begin(store, chosen, ready, seed, options)
+            pipelines = _pipelines(ready, chosen, measurer, store, about["device"], seed, clock, plugins)
+            others = _restored(ready.left_out, store, about["device"])
+        where = eventlog.folder(history) if log else None
+        kept = eventlog.EventLog(where and where / f"{run_id}.jsonl", clock, say)
+        stack.callback(kept.close)
+
+        def note(text: str) -> None:
+            say(text)
+            kept.note(text)
+
         restored = sum(len(p.rows) for p in pipelines)
         if restored:
-            say(f"continuing: {restored} measurements of these tasks are in {history}; none is repeated")
+            note(f"continuing: {restored} measurements of these tasks are in {history}; none is repeated")
         outcome = run(
             pipelines,
             measurer,
@@ -178,27 +200,43 @@ def tune(
             LightScheduler(chosen.build("scheduler"), chosen.light),
             [*_stopper(chosen), *budget],
             clock,
-            info=RunInfo(run_id, tuple(ready.tasks), chosen.describe()),
+            info=RunInfo(run_id, tuple(ready.tasks), about),
             batch=chosen.batch,
-            listeners=[plugins.hook, *listeners],
+            listeners=[kept, plugins.hook, *listeners],
             halt=halt,
-            stamp=stamp,
+            stamp={"device": about["device"], "versions": about["versions"]},
         )
+        if outcome.failure is not None and path is not None:
+            note(f"the run broke off ({outcome.failure}); writing the best that was measured before")
         shipped = None
         best: dict[str, float] = {p.task.key: p.best_s for p in [*pipelines, *others]}
         try:
             if path is not None:
-                say("re-timing and verifying the finalists")
+                note("re-timing and verifying the finalists")
                 winners = shipping.race(pipelines, measurer)
                 for p in others:
                     with suppress(VerificationError):  # nobody asked for this task: it stays untuned
                         winners = winners.merged(shipping.race([p], measurer))
                 best = winners.seconds
-                about = {"recipe": chosen.describe(), "versions": stamp["versions"]}
-                shipped = shipping.ship(ready, untuned, winners, path, measurer, about, plugins, say)
+                told = {k: about[k] for k in ("recipe", "versions")}
+                shipped = shipping.ship(ready, untuned, winners, path, measurer, told, plugins, note)
+        except Exception as e:
+            note(f"nothing was written ({e}); what was measured is kept in {history}")
+            raise
         finally:
             _end(store, run_id, outcome.reason)
-        return _result(ready, outcome, pipelines, others, best, run_id, clock.now() - began, shipped, path)
+        result = _result(ready, outcome, pipelines, others, best, run_id, clock.now() - began, shipped, path)
+        kept.emit("result", **result.as_dict())
+        return result
+
+
+@contextmanager
+def _about_the_history() -> Iterator[None]:
+    """Before anything is measured, what a store complains of is the user's file."""
+    try:
+        yield
+    except StoreError as e:
+        raise FileError(str(e)) from e
 
 
 def best_known(store: Any, device: str) -> Callable[[Task], float]:
@@ -220,35 +258,33 @@ def check_target(target: Any) -> Any:
     return resolved
 
 
-def open_store(recipe: Recipe, history: str | Path | None, stack: ExitStack) -> Any:
-    """The recipe's store of that file, or one in memory; the stack closes it. Raises `UserError` if it is unusable."""
+def open_store(recipe: Recipe, history: str | Path | None, stack: ExitStack, write: bool = True) -> Any:
+    """The recipe's store of that file, or one in memory; the stack closes it. Raises `FileError` if it is unusable."""
     store = recipe.plugins.build("store", "memory") if history is None else recipe.build("store", path=str(history))
     stack.callback(store.close)
-    try:
-        next(iter(store.query(task_key="")), None)  # opens it: a damaged history is reported before any work
-    except Exception as e:  # each store has its own errors, all about the user's file
-        raise UserError(str(e)) from e
+    with _about_the_history():  # a history that cannot be read or written is reported before any work
+        next(iter(store.query(task_key="")), None)
+        if write and hasattr(store, "remember"):
+            store.remember([])
     return store
 
 
 def _begin(
     store: Any, recipe: Recipe, ready: Prepared, seed: int, options: dict[str, Any]
 ) -> tuple[str, dict[str, Any]]:
-    versions = _versions(recipe)
-    stamp = {"device": device_fingerprint(ready.target), "versions": versions}
+    """Record the run; its id, and all that is to be known of it."""
+    about = {
+        "model": ready.model.name,
+        "target": str(ready.target),
+        "recipe": recipe.describe(),
+        "seed": seed,
+        "options": options,
+        "device": device_fingerprint(ready.target),
+        "versions": _versions(recipe),
+    }
     if hasattr(store, "remember"):
         store.remember(ready.tasks)
-    run_id = store.begin_run(
-        {
-            "model": ready.model.name,
-            "target": str(ready.target),
-            "recipe": recipe.describe(),
-            "seed": seed,
-            "options": options,
-            **stamp,
-        }
-    )
-    return run_id, stamp
+    return store.begin_run(about), about
 
 
 def _versions(recipe: Recipe) -> dict[str, str]:
@@ -297,14 +333,14 @@ def _stopper(recipe: Recipe) -> list[Any]:
 
 
 def limits(minutes: float | None, trials: int | None, plugins: Plugins) -> list[Any]:
-    """The stoppers of a run's budget; five minutes where neither is given."""
+    """The stoppers of a run's budget."""
     if (minutes is not None and not minutes > 0) or (trials is not None and trials < 1):
         raise OptionError(f"the budget must be positive, got minutes={minutes}, trials={trials}")
     stoppers = []
     if trials is not None:
         stoppers.append(plugins.build("stopper", "trials", trials=trials))
-    if minutes is not None or trials is None:
-        stoppers.append(plugins.build("stopper", "minutes", minutes=5.0 if minutes is None else minutes))
+    if minutes is not None:
+        stoppers.append(plugins.build("stopper", "minutes", minutes=minutes))
     return stoppers
 
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tt_spec.clock import Clock, WallClock
+from tt_spec.roles import StoreError
 from tt_spec.serial import from_json, to_json
 from tt_spec.types import Measurement, Task
 
@@ -97,10 +98,6 @@ JOIN measurements AS m ON m.id = g.last_id
 LEFT JOIN tasks AS t ON t.key = g.task_key
 ORDER BY g.first_id
 """
-
-
-class StoreError(Exception):
-    """The history cannot be used; the message says the file, the rule and what to do."""
 
 
 class SqliteStore:
@@ -282,14 +279,19 @@ class SqliteStore:
 
     def _open(self) -> sqlite3.Connection:
         name = self._name
-        if os.path.isfile(name) and os.path.getsize(name) == 1:  # which SQLite would take for an empty file
+        size, log = _size(name), _size(f"{name}-wal")
+        if size == 1:  # which SQLite would take for an empty file
             raise sqlite3.DatabaseError("file is not a database")
+        if size == 0 and log > 0:  # SQLite would delete the log
+            raise sqlite3.DatabaseError("malformed: the file is empty, its log is not")
         db = sqlite3.connect(
             name, timeout=self.wait_s, isolation_level=None, check_same_thread=False, uri=name.startswith("file:")
         )
         try:
             if self._is_fresh(db):
                 self._create(db)
+            elif log == 0 and size % db.execute("PRAGMA page_size").fetchone()[0]:  # SQLite would read zeros there
+                raise sqlite3.DatabaseError("malformed: the file ends in the middle of a page")
             db.execute("PRAGMA synchronous=NORMAL")
         except BaseException:
             db.close()
@@ -369,6 +371,11 @@ class SqliteStore:
         if "disk I/O" in text:
             return StoreError(f"{name}: the disk refused to read or write ({text}); check its health, quota and mount")
         return StoreError(f"{name}: SQLite says: {text}")
+
+
+def _size(name: str) -> int:
+    """Bytes of a file, 0 if there is none. Never by opening it: closing it again would drop SQLite's own locks."""
+    return os.path.getsize(name) if os.path.isfile(name) else 0
 
 
 def _why_not_opened(name: str) -> str:

@@ -28,12 +28,12 @@ class Fixed:
         repeat: Timings. (default: 3; MetaSchedule: 1)
         min_repeat_ms: A repeat lasts at least so long, milliseconds. (default: 10; MetaSchedule: 100)
         slow_factor: A candidate whose warm-up run is so many times slower than the incumbent gets one timed
-            execution; 0 is off. (default: 0)
+            execution; 0 is off. (default: 4)
     """
 
     TOP_UPS = 8
 
-    def __init__(self, number: int = 1, repeat: int = 3, min_repeat_ms: float = 10.0, slow_factor: float = 0.0) -> None:
+    def __init__(self, number: int = 1, repeat: int = 3, min_repeat_ms: float = 10.0, slow_factor: float = 4.0) -> None:
         self.number, self.repeat, self.min_repeat_ms, self.slow_factor = number, repeat, min_repeat_ms, slow_factor
 
     def evaluate(self, run: Callable[[int], float], bar: Bar, rng: np.random.Generator) -> Timing:

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tt_space.sketch import InvalidRow, Sketch, SketchPrograms
+    from tt_space.both import Both, Union
+    from tt_space.programs import InvalidRow, Programs
+    from tt_space.sketch import Sketch, SketchPrograms
+    from tt_space.template import Template, TemplatePrograms
 
-__all__ = ["InvalidRow", "Sketch", "SketchPrograms"]
+__all__ = ["Both", "InvalidRow", "Programs", "Sketch", "SketchPrograms", "Template", "TemplatePrograms", "Union"]
+
+_MODULES = {
+    "both": ("Both", "Union"),
+    "programs": ("InvalidRow", "Programs"),
+    "sketch": ("Sketch", "SketchPrograms"),
+    "template": ("Template", "TemplatePrograms"),
+}
 
 
 def __getattr__(name: str) -> Any:
     """Import TVM only when a space is used."""
-    if name in __all__:
-        from tt_space import sketch
-
-        return getattr(sketch, name)
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f"tt_space.{module}"), name)
     raise AttributeError(f"module 'tt_space' has no attribute {name!r}")

@@ -14,4 +14,11 @@ def tt_spaces() -> list[Entry]:
             "MetaSchedule's sketches with their own sampling decisions as knobs",
             "Ansor 2020; MetaSchedule 2022",
         ),
+        Entry(
+            "template",
+            "tt_space.template:Template",
+            "register-tiled programs over packed weights; sketches where there is no template",
+            "Georganas 2018; AutoTVM 2018",
+        ),
+        Entry("both", "tt_space.both:Both", "templates and sketches in one space, compared by the search"),
     ]

@@ -17,18 +17,15 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.schedule import Trace
 
 from tt_space.intrinsics import import_intrinsics
+from tt_space.programs import Features, InvalidRow, first_line
 
-__all__ = ["InvalidRow", "Sketch", "SketchPrograms"]
+__all__ = ["Sketch", "SketchPrograms"]
 
 _SAMPLING = {
     "SamplePerfectTile": "tile",
     "SampleCategorical": "choice",
     "SampleComputeLocation": "location",
 }
-
-
-class InvalidRow(ValueError):
-    """A row for which there is no program; the message says why."""
 
 
 class Sketch:
@@ -64,7 +61,7 @@ class SketchPrograms:
         sketches = self.context.generate_design_space()
         self.traces = [s.trace.simplified(remove_postproc=True) for s in sketches]
         self.space, self._knob_of = _space(mod, self.traces)
-        self._extractor: Any = None
+        self.features = Features(self.context)
 
     def apply(self, row: np.ndarray) -> Schedule:
         """The scheduled program of a row, post-processed and ready to build. Raises `InvalidRow`."""
@@ -87,11 +84,12 @@ class SketchPrograms:
         except InvalidRow:
             raise
         except Exception as e:  # TVM raises several types; all mean that there is no such program
-            raise InvalidRow(f"TVM cannot schedule the row: {_first_line(e)}") from e
+            raise InvalidRow(f"TVM cannot schedule the row: {first_line(e)}") from e
         return schedule
 
-    def read(self, schedule: Schedule, sketch: int) -> np.ndarray:
-        """The canonical row of a schedule made by `apply` from that sketch."""
+    def read(self, schedule: Schedule, row: np.ndarray) -> np.ndarray:
+        """The canonical row of the schedule that `apply` made of `row`."""
+        sketch = int(row[0])
         row = np.zeros(len(self.space.knobs), dtype=np.int64)
         row[0] = sketch
         knobs = self._knob_of[sketch]
@@ -108,16 +106,6 @@ class SketchPrograms:
             except ValueError:
                 raise InvalidRow(f"TVM chose {value} for {self.space.knobs[knob].name}, which is no choice") from None
         return row
-
-    def features(self, schedules: list[Schedule]) -> list[np.ndarray]:
-        """Per-store features of each program, `(statements, 164)` float64.
-
-        Source: Ansor, appendix B, as TVM's `PerStoreFeature` extracts them (already on a log scale).
-        """
-        if self._extractor is None:
-            self._extractor = ms.feature_extractor.PerStoreFeature()
-        candidates = [ms.MeasureCandidate(s, []) for s in schedules]
-        return [f.numpy() for f in self._extractor.extract_from(self.context, candidates)]
 
 
 def _samples(trace: Trace) -> list[Any]:
@@ -209,8 +197,3 @@ def _factorisations(extent: int, parts: int) -> tuple[tuple[int, ...], ...]:
 
 def _name(postproc: Any) -> str:
     return type(postproc).__name__
-
-
-def _first_line(e: BaseException) -> str:
-    lines = [line.strip() for line in str(e).splitlines() if line.strip()]
-    return (lines[0] if lines else type(e).__name__)[:300]

@@ -6,7 +6,7 @@ from tt_spec.loop import Outcome, rows_left, run
 from tt_spec.pipeline import Pipeline
 from tt_spec.plugins import PluginError, Plugins, nearest
 from tt_spec.rng import draw, rng_for
-from tt_spec.roles import Realised, RunInfo, RunState
+from tt_spec.roles import Realised, RunInfo, RunState, StoreError
 from tt_spec.serial import from_json, to_json
 from tt_spec.space import Knob, Limit, Space
 from tt_spec.types import (
@@ -52,6 +52,7 @@ __all__ = [
     "Slot",
     "Space",
     "Statements",
+    "StoreError",
     "Task",
     "TaskState",
     "Timing",

@@ -117,7 +117,7 @@ class Specs:
 
     @hookspec
     def tt_run_started(self, run: RunInfo) -> None:
-        """Before the first batch; `run` names tasks and options."""
+        """Before the first batch; `run` names tasks and options, and `run.states` says what is known of each task."""
 
     @hookspec
     def tt_batch_measured(self, run: RunInfo, state: TaskState, batch: Batch, results: list[Measurement]) -> None:

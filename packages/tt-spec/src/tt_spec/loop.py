@@ -61,6 +61,7 @@ def run(
         stamp: Fields set on every measurement, e.g. device and versions.
     """
     states = [_restored(p) for p in pipelines]
+    info = dataclasses.replace(info, states=tuple(states))
     whole = RunState(states, clock.now())
     stamp = {**(stamp or {}), "run_id": info.run_id}
 

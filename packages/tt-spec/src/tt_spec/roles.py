@@ -43,6 +43,7 @@ __all__ = [
     "Searcher",
     "Stopper",
     "Store",
+    "StoreError",
     "Surrogate",
 ]
 
@@ -190,9 +191,13 @@ class Stopper(Protocol):
         ...
 
 
+class StoreError(Exception):
+    """A store cannot be read or written; the message is one line: which one, why, and what to do."""
+
+
 @runtime_checkable
 class Store(Protocol):
-    """Keeps every measurement. Append-only while tuning."""
+    """Keeps every measurement. Append-only while tuning. What it cannot read or write is a `StoreError`."""
 
     def append(self, batch: Sequence[Measurement]) -> None:
         """Durable when it returns."""
@@ -219,11 +224,17 @@ class Store(Protocol):
 
 @dataclass(frozen=True)
 class RunInfo:
-    """What every event listener is told of the run."""
+    """What every event listener is told of the run.
+
+    Args:
+        options: Model, target, recipe, budget, versions: what the store's `begin_run` was told.
+        states: Each task's state, in the order of `tasks`, as it changes; filled by the loop.
+    """
 
     run_id: str
     tasks: tuple[Task, ...]
     options: dict[str, Any] = field(default_factory=dict)
+    states: tuple[TaskState, ...] = ()
 
 
 ROLES = (

@@ -28,12 +28,15 @@ class Knob:
         choices: What the knob may be; a configuration stores an index into it.
         active_if: `(index of an earlier knob, codes)`: the knob matters only where that knob is active and has
             one of these codes. None means always.
+        prior: How random rows divide between the choices, positive, in any unit; None is evenly. Says where to look,
+            not what a row means.
     """
 
     name: str
     kind: Kind
     choices: tuple[Any, ...]
     active_if: tuple[int, tuple[int, ...]] | None = None
+    prior: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in ("tile", "choice", "location"):
@@ -42,6 +45,8 @@ class Knob:
             raise ValueError(f"knob {self.name!r} has no choices: give at least one")
         if self.kind == "tile" and len({len(c) for c in self.choices}) != 1:
             raise ValueError(f"knob {self.name!r}: every tile needs the same number of factors")
+        if self.prior is not None and (len(self.prior) != len(self.choices) or min(self.prior) <= 0):
+            raise ValueError(f"knob {self.name!r}: a prior is one positive number for each of its choices")
 
     @property
     def ordered(self) -> bool:
@@ -209,10 +214,14 @@ class Space:
         return ok
 
     def sample(self, n: int, rng: np.random.Generator) -> np.ndarray:
-        """`n` canonical, allowed rows drawn independently, each knob uniform; fewer only if hardly any is allowed."""
+        """`n` canonical, allowed rows, drawn independently by the knobs' priors; fewer if hardly any is allowed."""
         found = np.empty((0, len(self.knobs)), dtype=np.int64)
         for _ in range(64):
-            rows = self.canonical(rng.integers(0, self._shape, size=(max(n, 16), len(self.knobs))))
+            rows = rng.integers(0, self._shape, size=(max(n, 16), len(self.knobs)))
+            for i, k in enumerate(self.knobs):
+                if k.prior is not None:
+                    rows[:, i] = rng.choice(len(k.prior), size=len(rows), p=np.divide(k.prior, sum(k.prior)))
+            rows = self.canonical(rows)
             found = np.concatenate([found, rows[self.allowed(rows)]])
             if len(found) >= n:
                 break
@@ -235,8 +244,9 @@ class Space:
         return np.where((moved & self.allowed(fresh))[:, None], fresh, codes)
 
     def neighbours(self, row: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Rows one small step away, `(m, d)`: one prime moved between two factors of a tile, the next or previous
-        value of an ordered knob, any other value of an unordered one."""
+        """Rows one small step away, `(m, d)`: one prime moved between two factors of a tile, or one factor to the next
+        larger or smaller that some choice has; the next or previous value of an ordered knob, any other value of an
+        unordered one."""
         base = self.canonical(np.asarray(row, dtype=np.int64)[None])[0]
         on = self.active(base[None])[0]
         found = []
@@ -281,14 +291,29 @@ def _near(knob: Knob, code: int) -> list[int]:
     if knob.kind == "tile":
         here = knob.choices[code]
         total = math.prod(here)
-        return [
+        moved = [
             j
             for j, other in enumerate(knob.choices)
             if j != code and math.prod(other) == total and _one_prime_moved(here, other)
         ]
+        return moved + _one_factor_stepped(knob, here)
     if knob.ordered:
         return [j for j in (code - 1, code + 1) if 0 <= j < len(knob.choices)]
     return [j for j in range(len(knob.choices)) if j != code]
+
+
+def _one_factor_stepped(knob: Knob, here: tuple[int, ...]) -> list[int]:
+    """Choices that differ from `here` in one factor, which is the next larger or smaller of all such choices."""
+    nearest: dict[tuple[int, bool], int] = {}
+    for j, other in enumerate(knob.choices):
+        differ = [i for i in range(len(here)) if here[i] != other[i]]
+        if len(differ) == 1:
+            i = differ[0]
+            side = (i, other[i] > here[i])
+            best = nearest.get(side)
+            if best is None or abs(other[i] - here[i]) < abs(knob.choices[best][i] - here[i]):
+                nearest[side] = j
+    return list(nearest.values())
 
 
 def _one_prime_moved(a: tuple[int, ...], b: tuple[int, ...]) -> bool:

@@ -1,0 +1,137 @@
+"""What stays on the disk: the run retold, and every way a history can be unusable."""
+
+from __future__ import annotations
+
+import json
+import resource
+import shutil
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+OP = "op:matmul:64,64,64"
+
+
+def tt(folder: Path, *args: str, **options) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tt_core", *args]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, **options)
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory) -> tuple[Path, str]:
+    """A folder after two runs, the second without a log, and what the first printed."""
+    folder = tmp_path_factory.mktemp("tuned")
+    first = tt(folder, "tune", OP, "--trials", "12", "--recipe", "random", "--set", "batch=4", "--out", "m.so")
+    assert first.returncode == 0, first.stderr
+    second = tt(folder, "tune", OP, "--trials", "2", "--recipe", "random", "--no-log")
+    assert second.returncode == 0, second.stderr
+    assert "continuing: 12 measurements" in second.stdout and "not yet measured" not in second.stdout
+    return folder, first.stdout
+
+
+def test_a_finished_run_is_retold_as_it_was_shown(tuned):
+    folder, shown = tuned
+    (log,) = (folder / "tt.runs").iterdir()
+    assert shown.count(" trials left") == 3 and "times faster" in shown
+    for which in ([], [log.stem[:6], "--history", str(folder / "tt.db")]):
+        told = tt(folder, "history", "replay", *which)
+        assert (told.returncode, told.stdout, told.stderr) == (0, shown, "")
+    runs = tt(folder, "history", "show").stdout
+    assert "2 runs" in runs and log.stem[:8] in runs and "12 trials are spent" in runs
+
+
+def test_the_log_agrees_with_the_history_and_the_result(tuned):
+    folder, _ = tuned
+    (log,) = (folder / "tt.runs").iterdir()
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    by_event = {e["event"]: e for e in lines}
+    result, stopped = by_event["result"], by_event["run_stopped"]
+    assert result["run_id"] == log.stem == by_event["run_started"]["run_id"]
+    assert [(t["trials"], t["all_errors"]) for t in stopped["tasks"]] == [
+        (t["trials"], t["errors"]) for t in result["tasks"]
+    ]
+    measured = [m for e in lines if e["event"] == "batch_measured" for m in e["results"]]
+    with closing(sqlite3.connect(folder / "tt.db")) as db:
+        kept = db.execute("select config, seconds, error from measurements where run_id = ?", [log.stem]).fetchall()
+        (best,) = db.execute("select min(median_s) from measurements where run_id = ?", [log.stem]).fetchone()
+    assert [(m["config"], m["seconds"], m["error"]) for m in measured] == [
+        (json.loads(c), json.loads(s), e) for c, s, e in kept
+    ]
+    assert stopped["tasks"][0]["best_s"] == best
+
+
+def newer(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("pragma user_version = 99")
+
+
+def truncated(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-5000])
+
+
+def other(path: Path) -> None:
+    path.write_bytes(b"a model, by mistake" * 99)
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        (newer, ["version 99", "pip install --upgrade tt-history"]),
+        (truncated, ["damaged", ".recover"]),
+        (other, ["not a SQLite database", "choose another path"]),
+    ],
+)
+def test_a_history_that_cannot_be_used_is_one_line_and_left_alone(tuned, tmp_path, harm, words):
+    path = tmp_path / "tt.db"
+    shutil.copy(tuned[0] / "tt.db", path)
+    harm(path)
+    before = path.read_bytes()
+    for args in (["tune", OP, "--trials", "4"], ["history", "show"]):
+        done = tt(tmp_path, *args)
+        assert done.returncode == 6
+        assert len(done.stderr.splitlines()) == 1 and done.stdout == ""
+        assert all(word in done.stderr for word in [str(path), *words])
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["tt.db"]
+
+
+def test_a_history_that_cannot_be_written_is_refused_before_any_work(tuned, tmp_path):
+    shutil.copy(tuned[0] / "tt.db", tmp_path / "tt.db")
+    done = tt(tmp_path, "tune", OP, "--trials", "4", "--history", f"file:{tmp_path}/tt.db?mode=ro")
+    assert done.returncode == 6 and done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    assert "read-only; make the file and its folder writable, or choose another path" in done.stderr
+
+
+def test_a_disk_that_fills_in_the_middle_costs_nothing_measured_before(tmp_path):
+    """No file may grow beyond 150 kB: the history's log meets that after some rows, the library (40 kB) does not."""
+
+    def small() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, 150_000))
+
+    args = ["tune", OP, "--trials", "100", "--recipe", "random", "--set", "batch=4", "--out", "m.so"]
+    done = tt(tmp_path, *args, preexec_fn=small)
+    assert done.returncode == 7, done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert "the disk refused to read or write" in done.stderr and "is kept in tt.db" in done.stderr
+    assert done.stdout.count("the run broke off (") == 1 and "times faster" in done.stdout
+    assert (tmp_path / "m.so").exists() and (tmp_path / "m.so.json").exists()
+    with closing(sqlite3.connect(tmp_path / "tt.db")) as db:
+        assert db.execute("pragma integrity_check").fetchall() == [("ok",)]
+        (kept,) = db.execute("select count(*) from measurements").fetchone()
+    assert 0 < kept < 100
+    assert f"; {kept} trials in " in done.stdout
+
+
+def test_a_run_that_has_no_log_is_one_line(tmp_path):
+    done = tt(tmp_path, "history", "replay")
+    assert done.returncode == 6
+    assert len(done.stderr.splitlines()) == 1 and "tt.runs" in done.stderr and "tt tune" in done.stderr
+    (tmp_path / "notes.txt").write_text("no log\nat all\n")
+    done = tt(tmp_path, "history", "replay", "notes.txt")
+    assert done.returncode == 6
+    assert len(done.stderr.splitlines()) == 1 and "notes.txt, line 1" in done.stderr

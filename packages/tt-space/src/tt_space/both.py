@@ -1,0 +1,72 @@
+"""Templates and sketches in one space, so that the search compares them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import tvm
+from tt_spec import Knob, Limit, Space
+from tvm.s_tir import Schedule
+
+from tt_space.packing import legalizers
+from tt_space.programs import Features, InvalidRow, Programs
+from tt_space.sketch import SketchPrograms
+from tt_space.template import TemplatePrograms, has_template
+
+__all__ = ["Both", "Union"]
+
+PRIOR = (7 / 8, 1 / 8)
+"""How random rows divide between templates and sketches: good programs are frequent in the former."""
+
+
+class Both:
+    """Template and sketches of an operator side by side; sketches alone where there is no template."""
+
+    legalizers = staticmethod(legalizers)
+
+    def open(self, mod: tvm.IRModule, target: tvm.target.Target) -> Programs:
+        """The space of one workload, with the programs behind its rows. Arguments as `Sketch.open`."""
+        sketches = SketchPrograms(mod, target)
+        return Union([TemplatePrograms(mod, target), sketches], PRIOR) if has_template(mod) else sketches
+
+
+class Union:
+    """Several spaces of one workload as one: the first knob says whose row it is.
+
+    Args:
+        parts: Their names must differ.
+        prior: How random rows divide between them.
+    """
+
+    def __init__(self, parts: list[Any], prior: tuple[float, ...]) -> None:
+        self.parts = parts
+        knobs = [Knob("space", "choice", tuple(p.space.name for p in parts), prior=prior)]
+        limits: list[Limit] = []
+        self._columns: list[slice] = []
+        for i, part in enumerate(parts):
+            first = len(knobs)
+            self._columns.append(slice(first, first + len(part.space.knobs)))
+            for k in part.space.knobs:
+                parent, codes = (0, (i,)) if k.active_if is None else (k.active_if[0] + first, k.active_if[1])
+                knobs.append(replace(k, name=f"{part.space.name}.{k.name}", active_if=(parent, codes)))
+            limits += [replace(x, factors=tuple((k + first, f) for k, f in x.factors)) for x in part.space.limits]
+        version = "+".join(p.space.version for p in parts)
+        self.space = Space(tuple(knobs), version=version, limits=tuple(limits), name="both")
+
+    def apply(self, row: np.ndarray) -> Schedule:
+        row = np.asarray(row, dtype=np.int64)
+        if not self.space.in_range(row[None])[0]:
+            raise InvalidRow(f"row {row.tolist()} is outside the space's shape {self.space.shape}")
+        return self.parts[row[0]].apply(row[self._columns[row[0]]])
+
+    def read(self, schedule: Schedule, row: np.ndarray) -> np.ndarray:
+        mine = self._columns[row[0]]
+        found = np.zeros(len(self.space.knobs), dtype=np.int64)
+        found[0], found[mine] = row[0], self.parts[row[0]].read(schedule, row[mine])
+        return found
+
+    @property
+    def features(self) -> Features:
+        return self.parts[-1].features

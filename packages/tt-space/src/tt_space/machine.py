@@ -1,0 +1,37 @@
+"""What a target's vector unit offers; templates are cut to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import tvm
+from tvm.target import codegen
+
+__all__ = ["VectorUnit", "vector_unit"]
+
+
+@dataclass(frozen=True)
+class VectorUnit:
+    """Args:
+    bits: Width of one register.
+    registers: How many there are.
+    """
+
+    bits: int
+    registers: int
+
+    def lanes(self, dtype: str) -> int:
+        """Elements of `dtype` in one register."""
+        return max(1, self.bits // tvm.DataType(dtype).bits)
+
+
+def vector_unit(target: tvm.target.Target) -> VectorUnit:
+    """The vector unit of an LLVM target, from its features (LLVM's own answer is 512 bits for every x86 CPU)."""
+    for feature, unit in (
+        ("avx512f", VectorUnit(512, 32)),
+        ("avx", VectorUnit(256, 16)),
+        ("neon", VectorUnit(128, 32)),
+    ):
+        if codegen.target_has_features(feature, target):
+            return unit
+    return VectorUnit(128, 16)

@@ -1,0 +1,239 @@
+"""How heavy operators are written so that templates can cut them: weights packed by lanes, channels innermost.
+
+Activations stay NHWC, in which every operator of a network agrees whatever its channel count is; what has to lie in
+lane-sized blocks for full vector loads is the weights, and those are constants: they are packed when the model is
+compiled, `(blocks, kernel height, kernel width, input channels, lanes)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax, te, tirx
+
+from tt_space.machine import vector_unit
+
+__all__ = ["ANCHOR", "legalizers"]
+
+ANCHOR = "tt.anchor"
+"""Annotation of the block that a template schedules; its value is the kind: contraction, depthwise or batched."""
+
+OUT_EWISE_FUSABLE = 4
+
+
+def legalizers(target: tvm.target.Target) -> dict[str, Callable[[relax.BlockBuilder, relax.Call], relax.Expr]]:
+    """Legalisation of the operators that have a template on this target, for `relax.transform.LegalizeOps`."""
+    if target.kind.name != "llvm":
+        return {}
+    unit = vector_unit(target)
+
+    def conv2d(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+        attrs, (data, weight) = call.attrs, call.args
+        values = _constant(weight)
+        dtype = str(data.ty.dtype) if _shape(data) else ""
+        known = (attrs.data_layout, attrs.kernel_layout, attrs.out_layout) == ("NHWC", "OIHW", "NHWC")
+        if not (known and values is not None and _float(dtype) and _same(attrs.out_dtype, dtype)):
+            return _default(builder, call)
+        filters, channels, *kernel = values.shape
+        groups, lanes = int(attrs.groups), unit.lanes(dtype)
+        if channels == 1 and groups == filters > 1:
+            name, compute, lanes = "depthwise_conv2d", _depthwise, _dividing(filters, lanes)
+            packed = _packed(values[:, 0].transpose(1, 2, 0), lanes)
+        else:
+            name, compute = ("conv2d" if groups == 1 else "group_conv2d"), _conv2d
+            lanes = _fitting(filters, lanes) if groups == 1 else _dividing(filters // groups, lanes)
+            packed = _packed(values.transpose(2, 3, 1, 0), lanes)
+        geometry = (kernel, filters, groups, _ints(attrs.strides), _ints(attrs.padding), _ints(attrs.dilation))
+        weight = relax.const(packed)
+        return builder.call_te(compute, data, weight, *geometry, primfunc_name_hint=name, primfunc_attrs=_attrs())
+
+    def matmul(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+        left, right = call.args
+        a, b = _shape(left), _shape(right)
+        dtype = str(left.ty.dtype) if a else ""
+        if not a or not b or len(a) < 2 or not _float(dtype) or not _same(call.attrs.out_dtype, dtype):
+            return _default(builder, call)
+        lanes = unit.lanes(dtype)
+        values = _constant(right)
+        if len(b) == 2 and values is not None:
+            weight = relax.const(_packed(values, _fitting(b[1], lanes)))
+            return builder.call_te(_matmul, left, weight, b[1], primfunc_name_hint="matmul", primfunc_attrs=_attrs())
+        if len(a) == len(b) > 2 and a[:-2] == b[:-2] and b[-1] % lanes == 0:
+            return builder.call_te(
+                _batched, left, right, lanes, primfunc_name_hint="batch_matmul", primfunc_attrs=_attrs()
+            )
+        return _default(builder, call)
+
+    return {"relax.nn.conv2d": conv2d, "relax.matmul": matmul}
+
+
+# -- weights and computations --------------------------------------------------------------------------------------
+
+
+def _packed(weight: np.ndarray, lanes: int) -> np.ndarray:
+    """`(..., filters)` to `(blocks, ..., lanes)`, zeros behind the last filter."""
+    *front, filters = weight.shape
+    blocks = -(-filters // lanes)
+    padded = np.zeros((*front, blocks * lanes), weight.dtype)
+    padded[..., :filters] = weight
+    return np.ascontiguousarray(np.moveaxis(padded.reshape(*front, blocks, lanes), -2, 0))
+
+
+def _padded(data: te.Tensor, padding: list[int]) -> te.Tensor:
+    top, left, bottom, right = padding
+    if not any(padding):
+        return data
+    n, h, w, c = (int(d) for d in data.shape)
+
+    def value(i: Any, y: Any, x: Any, ch: Any) -> Any:
+        inside = [
+            *([y >= top] if top else []),
+            *([y < h + top] if bottom else []),
+            *([x >= left] if left else []),
+            *([x < w + left] if right else []),
+        ]
+        return tirx.if_then_else(tirx.all(*inside), data(i, y - top, x - left, ch), tirx.const(0, data.dtype))
+
+    return te.compute((n, h + top + bottom, w + left + right, c), value, name="pad")
+
+
+def _unpacked(packed: te.Tensor, size: int, lanes: int) -> te.Tensor:
+    """`(..., blocks, lanes)` to `(..., size)`."""
+    shape = [*(int(d) for d in packed.shape[:-2]), size]
+    return te.compute(shape, lambda *i: packed(*i[:-1], i[-1] // lanes, i[-1] % lanes), name="unpack")
+
+
+def _window(data: te.Tensor, kernel: tuple[int, int], strides: list[int], dilation: list[int]) -> tuple[int, int]:
+    return tuple(  # type: ignore[return-value]
+        (int(data.shape[1 + i]) - (kernel[i] - 1) * dilation[i] - 1) // strides[i] + 1 for i in (0, 1)
+    )
+
+
+def _conv2d(
+    data: te.Tensor,
+    weight: te.Tensor,
+    kernel: tuple[int, int],
+    filters: int,
+    groups: int,
+    strides: list[int],
+    padding: list[int],
+    dilation: list[int],
+) -> te.Tensor:
+    padded = _padded(data, padding)
+    height, width = _window(padded, kernel, strides, dilation)
+    blocks, _, _, channels, lanes = (int(d) for d in weight.shape)
+    ky, kx = te.reduce_axis((0, kernel[0]), "ky"), te.reduce_axis((0, kernel[1]), "kx")
+    ch = te.reduce_axis((0, channels), "c")
+
+    def value(n: Any, y: Any, x: Any, b: Any, f: Any) -> Any:
+        first = (b * lanes // (filters // groups)) * channels if groups > 1 else 0
+        pixel = (n, y * strides[0] + ky * dilation[0], x * strides[1] + kx * dilation[1], first + ch)
+        return te.sum(padded(*pixel) * weight(b, ky, kx, ch, f), axis=[ky, kx, ch])
+
+    shape = (int(data.shape[0]), height, width, blocks, lanes)
+    out = te.compute(shape, value, name="conv2d", attrs={ANCHOR: "contraction"})
+    return _unpacked(out, filters, lanes)
+
+
+def _depthwise(
+    data: te.Tensor,
+    weight: te.Tensor,
+    kernel: tuple[int, int],
+    filters: int,
+    groups: int,
+    strides: list[int],
+    padding: list[int],
+    dilation: list[int],
+) -> te.Tensor:
+    padded = _padded(data, padding)
+    height, width = _window(padded, kernel, strides, dilation)
+    blocks, _, _, lanes = (int(d) for d in weight.shape)
+    ky, kx = te.reduce_axis((0, kernel[0]), "ky"), te.reduce_axis((0, kernel[1]), "kx")
+
+    def value(n: Any, y: Any, x: Any, b: Any, c: Any) -> Any:
+        pixel = (n, y * strides[0] + ky * dilation[0], x * strides[1] + kx * dilation[1], b * lanes + c)
+        return te.sum(padded(*pixel) * weight(b, ky, kx, c), axis=[ky, kx])
+
+    shape = (int(data.shape[0]), height, width, blocks, lanes)
+    out = te.compute(shape, value, name="depthwise_conv2d", attrs={ANCHOR: "depthwise"})
+    return _unpacked(out, filters, lanes)
+
+
+def _matmul(left: te.Tensor, weight: te.Tensor, size: int) -> te.Tensor:
+    blocks, depth, lanes = (int(d) for d in weight.shape)
+    k = te.reduce_axis((0, depth), "k")
+    shape = (*(int(d) for d in left.shape[:-1]), blocks, lanes)
+    out = te.compute(
+        shape,
+        lambda *i: te.sum(left(*i[:-2], k) * weight(i[-2], k, i[-1]), axis=k),
+        name="matmul",
+        attrs={ANCHOR: "contraction"},
+    )
+    return _unpacked(out, size, lanes)
+
+
+def _batched(left: te.Tensor, right: te.Tensor, lanes: int) -> te.Tensor:
+    size, k = int(right.shape[-1]), te.reduce_axis((0, int(left.shape[-1])), "k")
+    shape = (*(int(d) for d in left.shape[:-1]), size // lanes, lanes)
+    out = te.compute(
+        shape,
+        lambda *i: te.sum(left(*i[:-2], k) * right(*i[:-3], k, i[-2] * lanes + i[-1]), axis=k),
+        name="batch_matmul",
+        attrs={ANCHOR: "batched"},
+    )
+    return _unpacked(out, size, lanes)
+
+
+# -- small things ---------------------------------------------------------------------------------------------------
+
+
+def _default(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    return call.op.get_attr("FLegalize")(builder, call)
+
+
+def _attrs() -> dict[str, int]:
+    """Elementwise consumers may be fused behind the operator, which TVM cannot tell from several stages."""
+    return {"op_pattern": OUT_EWISE_FUSABLE}
+
+
+def _constant(expr: relax.Expr) -> np.ndarray | None:
+    """The value of a constant, else None."""
+    return expr.value.numpy() if isinstance(expr, tvm.ir.GenericConst) else None
+
+
+def _shape(expr: relax.Expr) -> list[int] | None:
+    """A known static shape, or None."""
+    shape = getattr(expr.ty, "shape", None)
+    values = getattr(shape, "values", None)
+    if values is None or not all(isinstance(d, int | tirx.IntImm) for d in values):
+        return None
+    return [int(d) for d in values]
+
+
+def _ints(values: Any) -> list[int]:
+    return [int(v) for v in values]
+
+
+def _same(out_dtype: Any, dtype: str) -> bool:
+    return out_dtype is None or str(out_dtype) in ("", dtype)
+
+
+def _float(dtype: str) -> bool:
+    return dtype in ("float32", "float64")
+
+
+def _fitting(size: int, lanes: int) -> int:
+    """Lanes of a block: all, or as many as the next power of two holds where fewer are needed."""
+    while lanes > 1 and size <= lanes // 2:
+        lanes //= 2
+    return lanes
+
+
+def _dividing(size: int, lanes: int) -> int:
+    """The most lanes that divide `size`."""
+    while size % lanes:
+        lanes //= 2
+    return lanes

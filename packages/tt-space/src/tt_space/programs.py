@@ -1,0 +1,59 @@
+"""What every design space over TVM offers for one workload."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+from tt_spec import Space
+from tvm.s_tir import Schedule
+from tvm.s_tir import meta_schedule as ms
+
+__all__ = ["Features", "InvalidRow", "Programs", "first_line"]
+
+
+class InvalidRow(ValueError):
+    """A row for which there is no program; the message says why."""
+
+
+class Programs(Protocol):
+    """Rows to schedules and back.
+
+    Args:
+        space: Of the rows.
+    """
+
+    space: Space
+
+    def apply(self, row: np.ndarray) -> Schedule:
+        """The scheduled program of a row, ready to build. Raises `InvalidRow`."""
+        ...
+
+    def read(self, schedule: Schedule, row: np.ndarray) -> np.ndarray:
+        """The canonical row of the schedule that `apply` made of `row`."""
+        ...
+
+    def features(self, schedules: list[Schedule]) -> list[np.ndarray]:
+        """Per-store features of each program, `(statements, 164)` float64."""
+        ...
+
+
+class Features:
+    """Per-store features of scheduled programs.
+
+    Source: Ansor, appendix B, as TVM's `PerStoreFeature` extracts them (already on a log scale).
+    """
+
+    def __init__(self, context: ms.TuneContext) -> None:
+        self._context, self._extractor = context, ms.feature_extractor.PerStoreFeature()
+
+    def __call__(self, schedules: list[Schedule]) -> list[np.ndarray]:
+        candidates = [ms.MeasureCandidate(s, []) for s in schedules]
+        found: Any = self._extractor.extract_from(self._context, candidates)
+        return [f.numpy() for f in found]
+
+
+def first_line(e: BaseException) -> str:
+    """The first line of TVM's message that says something."""
+    lines = [line.strip() for line in str(e).splitlines() if line.strip()]
+    return (lines[0] if lines else type(e).__name__)[:300]

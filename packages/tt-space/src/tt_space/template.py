@@ -1,0 +1,247 @@
+"""Templates for CPUs: few knobs, cut so that most rows are good.
+
+One loop structure serves convolutions, depthwise convolutions and matrix products whose weights are packed by lanes
+(`tt_space.packing`): a tile of output pixels times lane blocks stays in vector registers over the whole reduction, and
+bias, activation and residual are applied to it before it is stored once.
+
+Source: the register-tiled kernels of Georganas et al. (2018), Anatomy of high-performance deep learning convolutions on
+SIMD architectures, SC; "code templates with knobs" as in Chen et al. (2018), Learning to optimize tensor programs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm
+from tt_spec import Knob, Space
+from tvm.s_tir import Schedule
+from tvm.s_tir import meta_schedule as ms
+
+from tt_space.machine import vector_unit
+from tt_space.packing import ANCHOR, legalizers
+from tt_space.programs import Features, InvalidRow, Programs, first_line
+from tt_space.sketch import SketchPrograms
+
+__all__ = ["Template", "TemplatePrograms", "has_template"]
+
+ORDERS = ("blocks rows | columns", "rows blocks | columns", "rows | blocks columns", "rows columns | blocks")
+"""Outer loops: parallel ones before the bar, serial ones behind it, outermost first."""
+
+VERSION = "1"
+
+
+class Template:
+    """Register-tiled programs of packed convolutions and matrix products; sketches for all other operators."""
+
+    legalizers = staticmethod(legalizers)
+
+    def open(self, mod: tvm.IRModule, target: tvm.target.Target) -> Programs:
+        """The space of one workload, with the programs behind its rows.
+
+        Args:
+            mod: One PrimFunc named "main", lowered with `legalizers`.
+            target: With `num-cores` set.
+        """
+        return TemplatePrograms(mod, target) if has_template(mod) else SketchPrograms(mod, target)
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """What a template has to know of a fused function.
+
+    Args:
+        name, kind: Of the block that reduces.
+        pad: Name of the block that pads its input, if any.
+        last: Name of the block that writes the output.
+        others: Names of the elementwise blocks in between.
+        pixels: Extents of the output before the lane blocks, outermost first.
+        blocks, lanes: Packed output channels.
+        reduce: Extents of the reduction.
+    """
+
+    name: str
+    kind: str
+    pad: str | None
+    last: str
+    others: tuple[str, ...]
+    pixels: tuple[int, ...]
+    blocks: int
+    lanes: int
+    reduce: tuple[int, ...]
+
+    @property
+    def tiled(self) -> int:
+        """How many of the last pixel axes a register tile may span."""
+        return 1 if self.kind == "batched" or len(self.pixels) < 2 else 2
+
+
+class TemplatePrograms:
+    """Rows to schedules for one workload. Every row in range has a program, and is its own canonical row."""
+
+    def __init__(self, mod: tvm.IRModule, target: tvm.target.Target) -> None:
+        self.mod, self.target = mod, target
+        anchor = find_anchor(mod)
+        if anchor is None:
+            raise ValueError("the workload has no template: none of its operators was lowered for one")
+        self.anchor = anchor
+        self.space = _space(anchor, target)
+        self.features = Features(ms.TuneContext(mod=mod, target=target, num_threads=1))
+
+    def apply(self, row: np.ndarray) -> Schedule:
+        """The scheduled program of a row, ready to build. Raises `InvalidRow`."""
+        row = np.asarray(row, dtype=np.int64)
+        if not self.space.in_range(row[None])[0]:
+            raise InvalidRow(f"row {row.tolist()} is outside the space's shape {self.space.shape}")
+        try:
+            return _schedule(self.mod, self.anchor, self.space.decode(row))
+        except Exception as e:  # TVM raises several types; all mean that there is no such program
+            raise InvalidRow(f"TVM cannot schedule the row: {first_line(e)}") from e
+
+    def read(self, schedule: Schedule, row: np.ndarray) -> np.ndarray:
+        """The canonical row of the schedule that `apply` made of `row`: the row itself."""
+        return self.space.canonical(np.asarray(row, dtype=np.int64)[None])[0]
+
+
+def has_template(mod: tvm.IRModule) -> bool:
+    """Whether `TemplatePrograms` knows what to do with the workload."""
+    return find_anchor(mod) is not None
+
+
+def find_anchor(mod: tvm.IRModule) -> Anchor | None:
+    """The heavy block of a function and what surrounds it, or None where a template does not fit."""
+    schedule = Schedule(mod, debug_mask="none")
+    blocks = [(rv, schedule.get(rv)) for rv in schedule.get_child_blocks(schedule.get_sblock("root"))]
+    heavy = [i for i, (_, b) in enumerate(blocks) if ANCHOR in (b.annotations or {})]
+    if len(heavy) != 1:
+        return None
+    _rv, block = blocks[heavy[0]]
+    others = [b for i, (_, b) in enumerate(blocks) if i != heavy[0]]
+    if any(v.iter_type != 0 for b in others for v in b.iter_vars):  # another reduction
+        return None
+    before = [b.name_hint for _, b in blocks[: heavy[0]]]
+    after = [b for _, b in blocks[heavy[0] + 1 :]]
+    extents = [int(v.dom.extent) for v in block.iter_vars if v.iter_type == 0]
+    pixels, (n_blocks, lanes) = tuple(extents[:-2]), extents[-2:]
+    out = [int(v.dom.extent) for v in after[-1].iter_vars] if after else []
+    last_shape = [int(d) for d in after[-1].writes[0].source.shape] if after else []
+    unpacked = (*pixels, last_shape[-1] if last_shape else 0)
+    if len(before) > 1 or tuple(out) != tuple(last_shape) or tuple(last_shape) != unpacked:
+        return None
+    if not n_blocks * lanes - lanes < last_shape[-1] <= n_blocks * lanes:
+        return None
+    return Anchor(
+        name=block.name_hint,
+        kind=str(block.annotations[ANCHOR]),
+        pad=before[0] if before else None,
+        last=after[-1].name_hint,
+        others=tuple(b.name_hint for b in after[:-1]),
+        pixels=pixels,
+        blocks=n_blocks,
+        lanes=lanes,
+        reduce=tuple(int(v.dom.extent) for v in block.iter_vars if v.iter_type != 0),
+    )
+
+
+def _space(a: Anchor, target: tvm.target.Target) -> Space:
+    registers = vector_unit(target).registers
+    height = a.pixels[-2] if a.tiled == 2 else 1
+    width = a.pixels[-1]
+    tiles = [
+        (h, w, b)
+        for h in _divisors(height)
+        for w in _divisors(width)
+        for b in _divisors(a.blocks)
+        if h * w * b <= registers - 4 and b <= 8
+    ]
+    most = max(h * w * b for h, w, b in tiles)
+    tiles = [t for t in tiles if 4 * t[0] * t[1] * t[2] >= min(most, registers)]
+    knobs = [Knob("tile", "tile", tuple(tiles)), Knob("order", "choice", _orders(a))]
+    if a.kind == "depthwise":
+        knobs.append(Knob("unroll", "choice", ("kx", "ky kx")))
+    else:
+        depth = a.reduce[-1]
+        slices = [d for d in _divisors(depth) if 16 <= d < depth and d in (16, 32, 64, 128, 256)]
+        knobs.append(Knob("slice", "choice", (*slices, depth)))
+        knobs.append(
+            Knob("unroll", "choice", tuple(u for u in (1, 2, 3, 4, 8) if all(s % u == 0 for s in (*slices, depth))))
+        )
+    if a.pad is not None:
+        knobs.append(Knob("pad", "choice", ("apart", "per task")))
+    return Space(tuple(knobs), version=VERSION, name="template")
+
+
+def _orders(a: Anchor) -> tuple[str, ...]:
+    return ORDERS if a.tiled == 2 and a.pixels[-2] > 1 else (ORDERS[0], ORDERS[1], ORDERS[3])
+
+
+def _schedule(mod: tvm.IRModule, a: Anchor, knobs: dict[str, Any]) -> Schedule:
+    # scheduling changes a function that other schedules share
+    s = Schedule(tvm.ir.load_json(tvm.ir.save_json(mod)), debug_mask="none", error_render_level="none")
+    for name in a.others:
+        s.compute_inline(s.get_sblock(name))
+    last, heavy = s.get_sblock(a.last), s.get_sblock(a.name)
+    high, wide, some = knobs["tile"]
+    *pixels, channel = s.get_loops(last)
+    rest, row, column = pixels[:-2], pixels[-2] if len(pixels) > 1 else None, pixels[-1]
+    if row is None:
+        row, column = s.split(column, [1, None])
+    if a.tiled == 1 and len(pixels) > 1:
+        high = 1
+    rows, row = s.split(row, [None, high])
+    columns, column = s.split(column, [None, wide])
+    blocks, block, lane = s.split(channel, [None, some, a.lanes])
+    parallel, serial = knobs["order"].split(" | ")
+    named = {"rows": rows, "columns": columns, "blocks": blocks}
+    outer, inner = ([named[w] for w in part.split()] for part in (parallel, serial))
+    s.reorder(*rest, *outer, *inner, row, column, block, lane)
+    task = s.fuse(*rest, *outer)
+    s.parallel(task)
+    for loop in (row, column, block):
+        s.unroll(loop)
+    s.vectorize(lane)
+    s.compute_at(heavy, inner[-1], preserve_unit_loops=True)
+    s.set_scope(heavy, 0, "local")
+    spatial = len(a.pixels) + 2
+    loops = s.get_loops(heavy)[-(spatial + len(a.reduce)) :]
+    tile, reduce = loops[:spatial], loops[spatial:]
+    if a.kind == "depthwise":
+        outermost = reduce[0]
+        unrolled = reduce if knobs["unroll"] == "ky kx" else reduce[1:]
+        s.reorder(*reduce, *tile)
+    else:
+        *kernel, depth = reduce
+        slices, depth = s.split(depth, [None, knobs["slice"]])
+        depth, step = s.split(depth, [None, knobs["unroll"]])
+        s.reorder(slices, *kernel, depth, step, *tile)
+        outermost, unrolled = slices, [step]
+    for loop in (*unrolled, *tile[:-1]):
+        s.unroll(loop)
+    s.vectorize(tile[-1])
+    s.decompose_reduction(heavy, outermost)
+    if a.pad is not None:
+        pad = s.get_sblock(a.pad)
+        if knobs["pad"] == "per task":
+            s.compute_at(pad, task, preserve_unit_loops=True)
+            channel = s.get_loops(pad)[-1]
+        else:
+            n, y, *_, channel = s.get_loops(pad)
+            s.parallel(s.fuse(n, y))
+        _vectorize(s, channel, a.lanes)
+    return s
+
+
+def _vectorize(s: Schedule, loop: Any, lanes: int) -> None:
+    """Vectorise a copy's innermost loop as far as its extent is known and divides."""
+    extent = s.get(loop).extent
+    if not isinstance(extent, tvm.tirx.IntImm):
+        return
+    while int(extent) % lanes:
+        lanes //= 2
+    if lanes > 1:
+        s.vectorize(s.split(loop, [None, lanes])[1])
+
+
+def _divisors(n: int) -> list[int]:
+    return [d for d in range(1, n + 1) if n % d == 0]

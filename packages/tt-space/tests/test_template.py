@@ -1,0 +1,307 @@
+"""Templates compute what numpy computes, for every row and awkward size."""
+
+import numpy as np
+import pytest
+import tvm
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tt_space import Both, InvalidRow, Sketch, Template
+from tt_space.machine import VectorUnit, vector_unit
+from tt_space.packing import legalizers
+from tt_space.template import has_template
+from tvm import relax
+
+NATIVE = {"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu(), "num-cores": 2}
+SLOW = settings(deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))
+
+
+def target(**options):
+    return tvm.target.Target({**NATIVE, **options})
+
+
+def lowered(make, shapes, on, dtype="float32"):
+    """The one heavy function of a model, as a module with the single function "main"."""
+    builder = relax.BlockBuilder()
+    variables = [relax.Var(f"x{i}", relax.TensorType(s, dtype)) for i, s in enumerate(shapes)]
+    with builder.function("main", variables):
+        with builder.dataflow():
+            out = builder.emit_output(make(builder, *variables))
+        builder.emit_func_output(out)
+    t = relax.transform
+    passes = [
+        t.LegalizeOps(legalizers(on)),
+        t.AnnotateTIROpPattern(),
+        t.FuseOps(),
+        t.FuseTIR(),
+        t.DeadCodeElimination(),
+    ]
+    with on:
+        mod = tvm.transform.Sequential(passes)(builder.get())
+    funcs = [f for f in mod.functions.values() if isinstance(f, tvm.tirx.PrimFunc)]
+    assert len(funcs) == 1, [v.name_hint for v in mod.functions]
+    constants = []
+
+    def visit(e):
+        if isinstance(e, relax.Call) and e.op == tvm.ir.Op.get("relax.call_tir"):
+            constants.extend(a.value.numpy() for a in e.args[1] if isinstance(a, tvm.ir.GenericConst))
+
+    relax.analysis.post_order_visit(mod["main"], visit)
+    single = tvm.IRModule({"main": funcs[0].with_attr("global_symbol", "main").with_attr("tirx.noalias", True)})
+    return single, constants
+
+
+def run(programs, row, inputs, on):
+    """Output of a row's program on numpy inputs, into a buffer that it must overwrite."""
+    main = programs.apply(row).mod["main"]
+    shape, dtype = [int(d) for d in main.params[-1].shape], str(main.params[-1].dtype)
+    out = tvm.runtime.tensor(np.full(shape, np.nan, dtype))
+    tvm.tirx.build(programs.apply(row).mod, target=on)["main"](*map(tvm.runtime.tensor, inputs), out)
+    return out.numpy()
+
+
+def close(got, want):
+    assert got.shape == want.shape
+    assert np.abs(got - want).max() <= 2e-5 * max(np.abs(want).max(), 1.0)
+
+
+def conv_by_hand(x, w, strides, padding, dilation, groups):
+    """NHWC with OIHW weights, in float64, one window position at a time."""
+    top, left, bottom, right = padding
+    x = np.pad(x.astype("float64"), ((0, 0), (top, bottom), (left, right), (0, 0)))
+    filters, channels, kh, kw = w.shape
+    height = (x.shape[1] - (kh - 1) * dilation[0] - 1) // strides[0] + 1
+    width = (x.shape[2] - (kw - 1) * dilation[1] - 1) // strides[1] + 1
+    out = np.zeros((x.shape[0], height, width, filters))
+    per = filters // groups
+    for f in range(filters):
+        mine = x[..., f // per * channels : (f // per + 1) * channels]
+        for i in range(kh):
+            for j in range(kw):
+                y, z = i * dilation[0], j * dilation[1]
+                part = mine[:, y : y + height * strides[0] : strides[0], z : z + width * strides[1] : strides[1]]
+                out[..., f] += part[:, :height, :width] @ w[f, :, i, j].astype("float64")
+    return out
+
+
+@st.composite
+def convolutions(draw):
+    kernel = draw(st.tuples(st.integers(1, 4), st.integers(1, 4)))
+    dilation = draw(st.tuples(st.integers(1, 2), st.integers(1, 2)))
+    size = [draw(st.integers((k - 1) * d + 1, (k - 1) * d + 9)) for k, d in zip(kernel, dilation, strict=True)]
+    groups = draw(st.sampled_from([1, 1, 2, 3]))
+    return {
+        "batch": draw(st.integers(1, 3)),
+        "size": size,
+        "channels": draw(st.sampled_from([1, 3, 5, 8, 17])),
+        "filters": draw(st.sampled_from([1, 3, 7, 8, 16, 20, 24, 33])),
+        "kernel": kernel,
+        "groups": groups,
+        "strides": draw(st.tuples(st.integers(1, 5), st.integers(1, 5))),
+        "padding": draw(st.tuples(*[st.integers(0, 2)] * 4)),
+        "dilation": dilation,
+    }
+
+
+def convolution(shape, rng, on, epilogue=None):
+    g = shape["groups"]
+    x = rng.standard_normal((shape["batch"], *shape["size"], shape["channels"] * g)).astype("float32")
+    w = rng.standard_normal((shape["filters"] * g, shape["channels"], *shape["kernel"])).astype("float32")
+    how = {k: list(shape[k]) for k in ("strides", "padding", "dilation")}
+
+    def make(builder, v):
+        y = relax.op.nn.conv2d(
+            v, relax.const(w), **how, groups=g, data_layout="NHWC", kernel_layout="OIHW", out_layout="NHWC"
+        )
+        return builder.normalize(epilogue(builder, builder.emit(y)) if epilogue else y)
+
+    mod, constants = lowered(make, [x.shape], on)
+    return mod, [x, *constants], conv_by_hand(x, w, groups=g, **how)
+
+
+@SLOW
+@given(convolutions(), st.integers(0, 2**32 - 1))
+def test_convolutions_of_awkward_sizes(shape, seed):
+    rng, on = np.random.default_rng(seed), target()
+    mod, inputs, want = convolution(shape, rng, on)
+    programs = Template().open(mod, on)
+    assert programs.space.name == "template"
+    for row in programs.space.sample(2, rng):
+        close(run(programs, row, inputs, on), want)
+
+
+@SLOW
+@given(
+    channels=st.sampled_from([2, 8, 20, 24, 33, 48]),
+    size=st.tuples(st.integers(3, 12), st.integers(3, 12)),
+    stride=st.integers(1, 4),
+    pad=st.integers(0, 1),
+    kernel=st.sampled_from([(3, 3), (1, 3), (2, 2)]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_depthwise_convolutions_of_awkward_sizes(channels, size, stride, pad, kernel, seed):
+    rng, on = np.random.default_rng(seed), target()
+    shape = {"batch": 2, "size": size, "channels": 1, "filters": 1, "kernel": kernel, "groups": channels}
+    shape.update(strides=(stride, stride), padding=(pad, pad, 0, pad), dilation=(1, 1))
+    mod, inputs, want = convolution(shape, rng, on)
+    programs = Template().open(mod, on)
+    assert programs.anchor.kind == "depthwise"
+    for row in programs.space.sample(2, rng):
+        close(run(programs, row, inputs, on), want)
+
+
+@SLOW
+@given(
+    front=st.sampled_from([(), (1,), (5,), (2, 3)]),
+    m=st.integers(1, 20),
+    n=st.sampled_from([1, 3, 16, 24, 40]),
+    k=st.sampled_from([1, 5, 16, 36, 64]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_products_with_constant_weights(front, m, n, k, seed):
+    rng, on = np.random.default_rng(seed), target()
+    x, w = rng.standard_normal((*front, m, k)).astype("float32"), rng.standard_normal((k, n)).astype("float32")
+    mod, constants = lowered(lambda b, v: b.normalize(relax.op.matmul(v, relax.const(w))), [x.shape], on)
+    programs = Template().open(mod, on)
+    assert programs.space.name == "template"
+    for row in programs.space.sample(2, rng):
+        close(run(programs, row, [x, *constants], on), x.astype("float64") @ w)
+
+
+@SLOW
+@given(
+    front=st.sampled_from([(1,), (4,), (2, 3)]),
+    m=st.integers(1, 20),
+    blocks=st.integers(1, 3),
+    k=st.sampled_from([1, 5, 32]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_batched_products(front, m, blocks, k, seed):
+    rng, on = np.random.default_rng(seed), target()
+    n = blocks * vector_unit(on).lanes("float32")
+    x, y = rng.standard_normal((*front, m, k)).astype("float32"), rng.standard_normal((*front, k, n)).astype("float32")
+    mod, _ = lowered(lambda b, v, w: b.normalize(relax.op.matmul(v, w)), [x.shape, y.shape], on)
+    programs = Template().open(mod, on)
+    assert programs.anchor.kind == "batched"
+    for row in programs.space.sample(2, rng):
+        close(run(programs, row, [x, y], on), x.astype("float64") @ y)
+
+
+EPILOGUES = {
+    "bias and relu": (
+        lambda b, y: relax.op.nn.relu(b.emit(relax.op.add(y, relax.const(np.linspace(-1, 1, 24, dtype="float32"))))),
+        lambda y: np.maximum(y + np.linspace(-1, 1, 24), 0),
+    ),
+    "clip": (
+        lambda b, y: relax.op.minimum(
+            b.emit(relax.op.maximum(y, relax.const(0.0, "float32"))), relax.const(6.0, "float32")
+        ),
+        lambda y: np.clip(y, 0, 6),
+    ),
+    "swish": (
+        lambda b, y: relax.op.multiply(y, b.emit(relax.op.sigmoid(y))),
+        lambda y: y / (1 + np.exp(-y)),
+    ),
+    "residual of itself": (lambda b, y: relax.op.add(y, y), lambda y: 2 * y),
+}
+
+
+@pytest.mark.parametrize("name", EPILOGUES)
+def test_epilogues_are_fused_and_right(name):
+    rng, on = np.random.default_rng(0), target()
+    emit, by_hand = EPILOGUES[name]
+    shape = {"batch": 1, "size": (6, 6), "channels": 5, "filters": 24, "kernel": (3, 3), "groups": 1}
+    shape.update(strides=(1, 1), padding=(1, 1, 1, 1), dilation=(1, 1))
+    mod, inputs, want = convolution(shape, rng, on, emit)
+    programs = Template().open(mod, on)
+    for row in programs.space.sample(3, rng):
+        close(run(programs, row, inputs, on), by_hand(want))
+
+
+def small(on, filters=24):
+    shape = {"batch": 1, "size": (8, 8), "channels": 4, "filters": filters, "kernel": (3, 3), "groups": 1}
+    shape.update(strides=(1, 1), padding=(1, 1, 1, 1), dilation=(1, 1))
+    return convolution(shape, np.random.default_rng(0), on)
+
+
+@pytest.mark.parametrize(
+    ("options", "unit"),
+    [
+        ({"mcpu": "skylake-avx512"}, VectorUnit(512, 32)),
+        ({"mcpu": "haswell"}, VectorUnit(256, 16)),
+        ({"mcpu": "x86-64"}, VectorUnit(128, 16)),
+        ({"mcpu": "cortex-a72", "mtriple": "aarch64-linux-gnu"}, VectorUnit(128, 32)),
+    ],
+)
+def test_templates_follow_the_vector_unit(options, unit):
+    on = target(**options)
+    assert vector_unit(on) == unit
+    mod, _, _ = small(on)
+    programs = Template().open(mod, on)
+    assert programs.anchor.lanes == unit.lanes("float32")
+    tiles = programs.space.knobs[0].choices
+    assert max(h * w * b for h, w, b in tiles) <= unit.registers
+    library = tvm.tirx.build(programs.apply(programs.space.sample(1, np.random.default_rng(0))[0]).mod, target=on)
+    assert library is not None
+
+
+@pytest.mark.parametrize("mcpu", ["haswell", "x86-64"])
+def test_narrow_units_compute_the_same(mcpu):
+    on = target(mcpu=mcpu)
+    mod, inputs, want = small(on)
+    programs = Template().open(mod, on)
+    for row in programs.space.sample(3, np.random.default_rng(0)):
+        close(run(programs, row, inputs, on), want)
+
+
+def test_every_row_of_a_template_is_its_own_canonical_row():
+    on = target()
+    programs = Template().open(small(on)[0], on)
+    for row in programs.space.sample(8, np.random.default_rng(1)):
+        assert (programs.read(programs.apply(row), row) == row).all()
+
+
+def test_a_row_out_of_range_is_refused():
+    on = target()
+    programs = Template().open(small(on)[0], on)
+    with pytest.raises(InvalidRow, match="outside the space's shape"):
+        programs.apply(np.full(len(programs.space.knobs), 10**6))
+
+
+def test_operators_without_a_template_fall_back_to_sketches():
+    on = target()
+    mod, _ = lowered(lambda b, v: b.normalize(relax.op.nn.softmax(v)), [(4, 32)], on)
+    assert not has_template(mod)
+    assert Template().open(mod, on).space.name == "sketch"
+    assert Both().open(mod, on).space.key == Sketch().open(mod, on).space.key
+
+
+def test_both_holds_templates_and_sketches():
+    on = target()
+    mod, inputs, want = small(on)
+    rng = np.random.default_rng(0)
+    programs = Both().open(mod, on)
+    template, sketch = Template().open(mod, on), Sketch().open(mod, on)
+    assert programs.space.size == template.space.size + sketch.space.size
+    rows = programs.space.sample(400, rng)
+    share = (rows[:, 0] == 0).mean()
+    assert 0.8 < share < 0.95, "random rows follow the prior of 7 to 1"
+    for which in (0, 1):
+        checked = 0
+        for row in rows[rows[:, 0] == which][:8]:
+            try:
+                canonical = programs.read(programs.apply(row), row)
+            except InvalidRow:
+                continue
+            assert (programs.read(programs.apply(canonical), canonical) == canonical).all()
+            close(run(programs, canonical, inputs, on), want)
+            checked += 1
+        assert checked
+    assert all(f.shape[1] == 164 for f in programs.features([programs.apply(r) for r in rows[rows[:, 0] == 0][:2]]))
+
+
+def test_a_convolution_has_hundreds_to_a_hundred_thousand_rows():
+    on = target()
+    shape = {"batch": 1, "size": (56, 56), "channels": 64, "filters": 64, "kernel": (3, 3), "groups": 1}
+    shape.update(strides=(1, 1), padding=(1, 1, 1, 1), dilation=(1, 1))
+    mod, _, _ = convolution(shape, np.random.default_rng(0), on)
+    assert 10**2 <= Template().open(mod, on).space.size <= 10**5
