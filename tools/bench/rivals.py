@@ -1,0 +1,110 @@
+"""Whole models: tt's file, onnxruntime and OpenVINO, timed in turns in one process, two threads each.
+
+    hatch run python tools/bench/rivals.py resnet18 mobilenet_v2 squeezenet1_1 detector [--minutes 10]
+
+tt tunes each model from a cold start for `--minutes`, unless `--library MODEL=FILE` gives a file it wrote before. Prints
+the median and the minimum of each, and tt over the better rival. "detector" is the text detector inside the package
+rapidocr-onnxruntime, at 1x3x320x320.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+DETECTOR = "ch_PP-OCRv4_det_infer.onnx"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="+")
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--library", action="append", default=[], metavar="MODEL=FILE")
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--keep", type=Path, default=None, help="folder for histories and libraries")
+    options = parser.parse_args()
+    from tt_core.target import prepare_threads
+
+    prepare_threads()
+    libraries = dict(text.split("=", 1) for text in options.library)
+    folder = options.keep or Path(tempfile.mkdtemp(prefix="tt-rivals-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    print(f"{'model':16} {'tt ms':>16} {'onnxruntime ms':>16} {'OpenVINO ms':>16} {'tt / better':>12}")
+    for name in options.models:
+        content = _onnx(name)
+        path = folder / f"{name}.onnx"
+        path.write_bytes(content)
+        library = Path(libraries.get(name, folder / f"{name}.so"))
+        if name not in libraries:
+            _tune(path, library, folder / f"{name}.db", options.minutes)
+        times = _race(content, library, options.rounds)
+        cells = [f"{np.median(times[who]) * 1e3:8.3f} ({min(times[who]) * 1e3:.3f})" for who in times]
+        ours, *rivals = (float(np.median(t)) for t in times.values())
+        print(f"{name:16} {cells[0]:>16} {cells[1]:>16} {cells[2]:>16} {ours / min(rivals):12.3f}", flush=True)
+
+
+def _onnx(name: str) -> bytes:
+    if name != "detector":
+        from tt_core.zoo import build
+
+        return build(name).SerializeToString()
+    import onnx
+    import rapidocr_onnxruntime
+    from onnxslim import slim
+
+    path = Path(rapidocr_onnxruntime.__file__).parent / "models" / DETECTOR
+    return slim(onnx.load(str(path)), model_check=False, input_shapes=["x:1,3,320,320"]).SerializeToString()
+
+
+def _tune(model: Path, out: Path, history: Path, minutes: float) -> None:
+    command = [sys.executable, "-m", "tt_core", "tune", str(model), "--minutes", str(minutes)]
+    done = subprocess.run([*command, "--out", str(out), "--history", str(history)], capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"tt failed on {model}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+
+
+def _race(content: bytes, library: Path, rounds: int, seconds: float = 0.3) -> dict[str, list[float]]:
+    """Seconds per execution in each round, by runtime."""
+    import onnxruntime
+    import openvino
+    from tt_core.runtime import Runner
+    from tt_core.target import cores
+
+    threads = cores()
+    runner = Runner(library)
+    inputs = runner.random_inputs()
+    arguments = runner._arguments(inputs)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    core = openvino.Core()
+    config = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
+    request = core.compile_model(core.read_model(content), "CPU", config).create_infer_request()
+    main = runner._vm["main"]
+    runs: dict[str, Callable[[], object]] = {
+        "tt": lambda: main(*arguments),
+        "onnxruntime": lambda: session.run(None, inputs),
+        "OpenVINO": lambda: request.infer(inputs),
+    }
+    found: dict[str, list[float]] = {who: [] for who in runs}
+    for _ in range(rounds):
+        for who, run in runs.items():
+            for _ in range(3):  # the one before may still spin
+                run()
+            start, n = time.perf_counter(), 0
+            while time.perf_counter() - start < seconds:
+                run()
+                n += 1
+            found[who].append((time.perf_counter() - start) / n)
+    return found
+
+
+if __name__ == "__main__":
+    main()
