@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from tt_core.errors import OptionError
+from tt_core.errors import ModelError, OptionError
 from tt_core.selection import select, share_of
 from tt_spec.pieces.synthetic import synthetic_task
 
@@ -79,3 +79,8 @@ def test_a_choice_of_nothing_says_so(options, says):
     with pytest.raises(OptionError) as e:
         select(MODEL, **options)
     assert all(text in str(e.value) for text in says) and "\n" not in str(e.value), str(e.value)
+
+
+def test_a_model_without_tasks_says_so():
+    with pytest.raises(ModelError, match="no operator that can be tuned"):
+        select([])

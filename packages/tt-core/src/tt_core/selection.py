@@ -9,7 +9,7 @@ import numpy as np
 from tt_spec import Task, nearest
 from tt_spec.shares import heavy, shares
 
-from tt_core.errors import OptionError
+from tt_core.errors import ModelError, OptionError
 
 __all__ = ["select", "share_of"]
 
@@ -30,10 +30,10 @@ def select(
         only_heavy: Only the fewest tasks that hold 95 % of the whole model's latency; see `share_of`.
         best_s: What is known of the latencies, seconds by task key.
 
-    Raises `OptionError` for a pattern that matches nothing, and where nothing is left.
+    Raises `OptionError` for a pattern that matches nothing, and where nothing is left; `ModelError` without any task.
     """
     if not tasks:
-        return []
+        raise ModelError("the model has no operator that can be tuned: everything in it is constant or a view")
     keys = _matching(tasks, wanted, "--tasks") - _matching(tasks, skip, "--skip")
     if not keys:
         raise OptionError(f"--skip {_text(skip)} leaves none of the tasks that --tasks {_text(wanted)} chose")
