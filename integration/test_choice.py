@@ -49,6 +49,7 @@ def test_a_dry_run_says_what_a_run_would_do_and_writes_nothing(tt, tmp_path, fol
 def test_what_is_left_out_ships_with_its_best_or_untuned(tt, tmp_path):
     import tt_core
 
+    assert [t.cap for t in tt_core.plan(OP, only_heavy=True, trials=9, history=None).tasks] == [None]
     done = tt("tune", OP, "--only-heavy", "--trials", "4", "--recipe", "random", "--out", "heavy.so").stdout
     assert "left out: 2 tasks; 0 keep their best program from tt.db, 2 stay untuned" in done
     sidecar = json.loads((tmp_path / "heavy.so.json").read_text())

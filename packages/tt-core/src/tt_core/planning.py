@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 from tt_spec import Measurement, Plugins, RunState, Task, TaskState, VirtualClock, rows_left
-from tt_spec.pieces.light_scheduler import LightScheduler
 from tt_spec.shares import latencies
 
 from tt_core.recipe import resolve
 from tt_core.selection import share_of
+from tt_core.setup import best_known, capped, check_target, limits, open_store
 from tt_core.target import device_fingerprint, prepare_threads, threads_of
-from tt_core.tuning import best_known, check_target, limits, open_store, prepare
+from tt_core.tuning import prepare
 
 __all__ = ["START_S", "TRIAL_S", "Plan", "PlannedTask", "plan", "simulate"]
 
@@ -36,7 +36,7 @@ class PlannedTask:
         share: Of the whole model's latency; see `tt_core.selection.share_of`.
         size: Rows of its space.
         history: Trials that the history knows, at latency `best_s` (inf if none was valid).
-        cap: The most trials in this run; None for a heavy task.
+        cap: The most trials in this run, as long as it is light; None for a heavy task.
         planned: Trials that the recipe's scheduler would give it; see `simulate`.
         trial_s: Seconds per trial; the mean of those in the history, or `TRIAL_S` where `measured` says False.
     """
@@ -148,7 +148,7 @@ def plan(
         whole = {t.key: best(t) for t in ready.lowered.tasks}
     states = [_state(t, rows) for t, rows in zip(ready.tasks, past, strict=True)]
     costs = [_trial_s(rows) for rows in past]
-    scheduler = LightScheduler(chosen.build("scheduler"), chosen.light)
+    scheduler = capped(chosen, only_heavy)
     scheduler.budget(rows_left(stoppers, RunState(states, 0.0), VirtualClock()))
     caps = [None if math.isinf(n) else int(n) for n in scheduler.room(states)]
     planned = simulate(states, [s or TRIAL_S for s in costs], scheduler, stoppers, chosen.batch)

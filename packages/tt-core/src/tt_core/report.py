@@ -60,7 +60,7 @@ def show_plan(plan: Any) -> None:
             f"{t.share:.1%}",
             _size(t.size),
             str(t.history),
-            str(t.planned) if t.cap is None else f"{t.planned} of {t.cap}",
+            str(t.planned) if t.cap is None or t.planned > t.cap else f"{t.planned} of {t.cap}",
             f"{t.trial_s:.2f}" if t.measured else f"({t.trial_s:.2f})",
             f"{t.seconds:.0f}",
         )

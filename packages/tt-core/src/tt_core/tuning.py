@@ -4,33 +4,33 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tt_spec import Outcome, Pipeline, Plugins, RunInfo, StoreError, Task, WallClock, run
-from tt_spec.pieces.light_scheduler import LightScheduler
+from tt_spec import Outcome, Pipeline, Plugins, RunInfo, Task, WallClock, run
 from tt_spec.pieces.null_surrogate import NullSurrogate
 from tt_spec.pieces.random_searcher import RandomSearcher
 from tt_spec.pieces.top_sampler import TopSampler
 from tt_spec.types import TaskState
 
 from tt_core import eventlog
-from tt_core.errors import FileError, OptionError, TargetError, VerificationError
+from tt_core.errors import VerificationError
 from tt_core.quiet import quiet
 from tt_core.recipe import Recipe, resolve
 from tt_core.result import LeftOut, Result, TaskResult
 from tt_core.selection import select
-from tt_core.target import device_fingerprint, prepare_threads, runnable, threads_of
+from tt_core.setup import about_the_history, best_known, capped, check_target, limits, open_store
+from tt_core.target import device_fingerprint, prepare_threads, threads_of
 from tt_core.target import resolve as resolve_target
 
 if TYPE_CHECKING:
     from tt_core.shipping import Shipped
 
-__all__ = ["BACKEND", "Prepared", "best_known", "check_target", "limits", "open_store", "prepare", "tune"]
+__all__ = ["BACKEND", "Prepared", "prepare", "tune"]
 
 BACKEND = "tt_core.backend:TvmBackend"
 
@@ -178,7 +178,7 @@ def tune(
             "history": str(history),
             "out": out and str(out),
         }
-        with _about_the_history():
+        with about_the_history():
             run_id, about = _begin(store, chosen, ready, seed, options)
             pipelines = _pipelines(ready, chosen, measurer, store, about["device"], seed, clock, plugins)
             others = _restored(ready.left_out, store, about["device"])
@@ -197,7 +197,7 @@ def tune(
             pipelines,
             measurer,
             store,
-            LightScheduler(chosen.build("scheduler"), chosen.light),
+            capped(chosen, only_heavy),
             [*_stopper(chosen), *budget],
             clock,
             info=RunInfo(run_id, tuple(ready.tasks), about),
@@ -228,45 +228,6 @@ def tune(
         result = _result(ready, outcome, pipelines, others, best, run_id, clock.now() - began, shipped, path)
         kept.emit("result", **result.as_dict())
         return result
-
-
-@contextmanager
-def _about_the_history() -> Iterator[None]:
-    """Before anything is measured, what a store complains of is the user's file."""
-    try:
-        yield
-    except StoreError as e:
-        raise FileError(str(e)) from e
-
-
-def best_known(store: Any, device: str) -> Callable[[Task], float]:
-    """Seconds of a task's best program in the store; inf where there is none."""
-
-    def best(task: Task) -> float:
-        found = store.best(task.key, device)
-        return math.inf if found is None else found.latency_s
-
-    return best
-
-
-def check_target(target: Any) -> Any:
-    """The TVM target, if this machine can run it."""
-    with quiet():
-        resolved = resolve_target(target)
-    if (why := runnable(resolved)) is not None:
-        raise TargetError(f"{why}: tune on a machine that has it; tt tasks --target shows what there is to tune")
-    return resolved
-
-
-def open_store(recipe: Recipe, history: str | Path | None, stack: ExitStack, write: bool = True) -> Any:
-    """The recipe's store of that file, or one in memory; the stack closes it. Raises `FileError` if it is unusable."""
-    store = recipe.plugins.build("store", "memory") if history is None else recipe.build("store", path=str(history))
-    stack.callback(store.close)
-    with _about_the_history():  # a history that cannot be read or written is reported before any work
-        next(iter(store.query(task_key="")), None)
-        if write and hasattr(store, "remember"):
-            store.remember([])
-    return store
 
 
 def _begin(
@@ -330,18 +291,6 @@ def _restored(tasks: Sequence[Task], store: Any, device: str) -> list[Pipeline]:
 def _stopper(recipe: Recipe) -> list[Any]:
     stopper = recipe.build("stopper")
     return [] if stopper is None else [stopper]
-
-
-def limits(minutes: float | None, trials: int | None, plugins: Plugins) -> list[Any]:
-    """The stoppers of a run's budget."""
-    if (minutes is not None and not minutes > 0) or (trials is not None and trials < 1):
-        raise OptionError(f"the budget must be positive, got minutes={minutes}, trials={trials}")
-    stoppers = []
-    if trials is not None:
-        stoppers.append(plugins.build("stopper", "trials", trials=trials))
-    if minutes is not None:
-        stoppers.append(plugins.build("stopper", "minutes", minutes=minutes))
-    return stoppers
 
 
 def _end(store: Any, run_id: str, reason: str) -> None:
