@@ -2,8 +2,8 @@
 
     hatch run python tools/bench/rivals.py resnet18 mobilenet_v2 squeezenet1_1 detector [--minutes 10]
 
-tt tunes each model from a cold start for `--minutes`, unless `--library MODEL=FILE` gives a file it wrote before. Prints
-the median and the minimum of each, and tt over the better rival. "detector" is the text detector inside the package
+tt tunes each model from a cold start for `--minutes`, unless `--library MODEL=FILE` gives a file it wrote before.
+Prints the median and the minimum of each, and tt over the better rival. "detector" is the text detector inside the package
 rapidocr-onnxruntime, at 1x3x320x320.
 """
 

@@ -305,3 +305,23 @@ def test_a_convolution_has_hundreds_to_a_hundred_thousand_rows():
     shape.update(strides=(1, 1), padding=(1, 1, 1, 1), dilation=(1, 1))
     mod, _, _ = convolution(shape, np.random.default_rng(0), on)
     assert 10**2 <= Template().open(mod, on).space.size <= 10**5
+
+
+def test_a_layout_change_before_a_convolution_is_made_by_its_padding():
+    on, rng = target(), np.random.default_rng(0)
+    x = rng.standard_normal((2, 5, 7, 9)).astype("float32")
+    w = rng.standard_normal((24, 5, 3, 2)).astype("float32")
+    for padding in ([0, 0, 0, 0], [1, 0, 2, 1]):
+
+        def make(builder, v, padding=padding):
+            last = builder.emit(relax.op.permute_dims(v, [0, 2, 3, 1]))
+            y = relax.op.nn.conv2d(
+                last, relax.const(w), padding=padding, data_layout="NHWC", kernel_layout="OIHW", out_layout="NHWC"
+            )
+            return builder.normalize(y)
+
+        mod, constants = lowered(make, [x.shape], on)
+        programs = Template().open(mod, on)
+        want = conv_by_hand(x.transpose(0, 2, 3, 1), w, (1, 1), padding, (1, 1), 1)
+        for row in programs.space.sample(3, rng):
+            close(run(programs, row, [x, *constants], on), want)

@@ -11,7 +11,7 @@ from tt_spec import Knob, Limit, Space
 from tvm.s_tir import Schedule
 
 from tt_space.packing import legalizers
-from tt_space.programs import Features, InvalidRow, Programs
+from tt_space.programs import InvalidRow, Programs
 from tt_space.sketch import SketchPrograms
 from tt_space.template import TemplatePrograms, has_template
 
@@ -67,6 +67,5 @@ class Union:
         found[0], found[mine] = row[0], self.parts[row[0]].read(schedule, row[mine])
         return found
 
-    @property
-    def features(self) -> Features:
-        return self.parts[-1].features
+    def features(self, schedules: list[Schedule]) -> list[np.ndarray]:
+        return self.parts[-1].features(schedules)

@@ -29,6 +29,13 @@ def legalizers(target: tvm.target.Target) -> dict[str, Callable[[relax.BlockBuil
     if target.kind.name != "llvm":
         return {}
     unit = vector_unit(target)
+    images: list[tuple[relax.Expr, relax.Expr]] = []  # NHWC copies, and the NCHW images they were made of
+
+    def permute_dims(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+        copy = _default(builder, call)
+        if call.attrs.axes is not None and _ints(call.attrs.axes) == [0, 2, 3, 1]:
+            images.append((copy, call.args[0]))
+        return copy
 
     def conv2d(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         attrs, (data, weight) = call.attrs, call.args
@@ -46,9 +53,12 @@ def legalizers(target: tvm.target.Target) -> dict[str, Callable[[relax.BlockBuil
             name, compute = ("conv2d" if groups == 1 else "group_conv2d"), _conv2d
             lanes = _fitting(filters, lanes) if groups == 1 else _dividing(filters // groups, lanes)
             packed = _packed(values.transpose(2, 3, 1, 0), lanes)
+        bound = builder.lookup_binding(data) if isinstance(data, relax.Var) else None
+        image = next((i for copy, i in images if bound is not None and copy.same_as(bound)), None)
         geometry = (kernel, filters, groups, _ints(attrs.strides), _ints(attrs.padding), _ints(attrs.dilation))
-        weight = relax.const(packed)
-        return builder.call_te(compute, data, weight, *geometry, primfunc_name_hint=name, primfunc_attrs=_attrs())
+        source = data if image is None else image
+        how = {"primfunc_name_hint": name, "primfunc_attrs": _attrs()}
+        return builder.call_te(compute, source, relax.const(packed), *geometry, image is not None, **how)
 
     def matmul(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         left, right = call.args
@@ -67,7 +77,7 @@ def legalizers(target: tvm.target.Target) -> dict[str, Callable[[relax.BlockBuil
             )
         return _default(builder, call)
 
-    return {"relax.nn.conv2d": conv2d, "relax.matmul": matmul}
+    return {"relax.nn.conv2d": conv2d, "relax.matmul": matmul, "relax.permute_dims": permute_dims}
 
 
 # -- weights and computations --------------------------------------------------------------------------------------
@@ -82,20 +92,22 @@ def _packed(weight: np.ndarray, lanes: int) -> np.ndarray:
     return np.ascontiguousarray(np.moveaxis(padded.reshape(*front, blocks, lanes), -2, 0))
 
 
-def _padded(data: te.Tensor, padding: list[int]) -> te.Tensor:
+def _padded(data: te.Tensor, padding: list[int], nchw: bool) -> te.Tensor:
+    """NHWC with zeros around. An NCHW image is turned on the way: a copy is made anyway."""
     top, left, bottom, right = padding
-    if not any(padding):
+    n, h, w, c = (int(data.shape[i]) for i in ((0, 2, 3, 1) if nchw else (0, 1, 2, 3)))
+    if not any(padding) and not nchw:
         return data
-    n, h, w, c = (int(d) for d in data.shape)
 
     def value(i: Any, y: Any, x: Any, ch: Any) -> Any:
+        here = data(i, ch, y - top, x - left) if nchw else data(i, y - top, x - left, ch)
         inside = [
             *([y >= top] if top else []),
             *([y < h + top] if bottom else []),
             *([x >= left] if left else []),
             *([x < w + left] if right else []),
         ]
-        return tirx.if_then_else(tirx.all(*inside), data(i, y - top, x - left, ch), tirx.const(0, data.dtype))
+        return tirx.if_then_else(tirx.all(*inside), here, tirx.const(0, data.dtype)) if inside else here
 
     return te.compute((n, h + top + bottom, w + left + right, c), value, name="pad")
 
@@ -121,8 +133,9 @@ def _conv2d(
     strides: list[int],
     padding: list[int],
     dilation: list[int],
+    nchw: bool,
 ) -> te.Tensor:
-    padded = _padded(data, padding)
+    padded = _padded(data, padding, nchw)
     height, width = _window(padded, kernel, strides, dilation)
     blocks, _, _, channels, lanes = (int(d) for d in weight.shape)
     ky, kx = te.reduce_axis((0, kernel[0]), "ky"), te.reduce_axis((0, kernel[1]), "kx")
@@ -147,8 +160,9 @@ def _depthwise(
     strides: list[int],
     padding: list[int],
     dilation: list[int],
+    nchw: bool,
 ) -> te.Tensor:
-    padded = _padded(data, padding)
+    padded = _padded(data, padding, nchw)
     height, width = _window(padded, kernel, strides, dilation)
     blocks, _, _, lanes = (int(d) for d in weight.shape)
     ky, kx = te.reduce_axis((0, kernel[0]), "ky"), te.reduce_axis((0, kernel[1]), "kx")

@@ -1,0 +1,59 @@
+"""Constants folded by numpy are what TVM computes."""
+
+import numpy as np
+import pytest
+import tvm
+from tt_core.fold import fold_constants
+from tvm import relax
+
+A = np.linspace(-2, 3, 12, dtype="float32").reshape(3, 4)
+B = np.linspace(1, 2, 4, dtype="float32")
+
+CASES = {
+    "add": (lambda a, b: relax.op.add(a, b), A + B),
+    "subtract": (lambda a, b: relax.op.subtract(a, b), A - B),
+    "multiply": (lambda a, b: relax.op.multiply(a, b), A * B),
+    "divide": (lambda a, b: relax.op.divide(a, b), A / B),
+    "sqrt": (lambda a, b: relax.op.sqrt(b), np.sqrt(B)),
+    "permute_dims": (lambda a, b: relax.op.permute_dims(a, [1, 0]), A.T),
+    "permute_dims without axes": (lambda a, b: relax.op.permute_dims(a), A.T),
+    "reshape": (lambda a, b: relax.op.reshape(a, (2, 6)), A.reshape(2, 6)),
+    "expand_dims": (lambda a, b: relax.op.expand_dims(a, [0, 2]), A[None, :, None]),
+    "squeeze": (lambda a, b: relax.op.squeeze(relax.op.expand_dims(a, 0), [0]), A),
+    "where": (lambda a, b: relax.op.where(relax.op.isnan(a), b, a), A),
+}
+
+
+def folded(make):
+    """Result of a model that only computes on constants, after folding."""
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((1,), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            out = builder.emit_output(builder.normalize(make(x)))
+        builder.emit_func_output(out)
+    return fold_constants(builder.get())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_operator_on_constants_becomes_its_value(name):
+    make, want = CASES[name]
+    mod = folded(lambda _: make(relax.const(A), relax.const(B)))
+    (binding,) = mod["main"].body.blocks[0].bindings
+    assert isinstance(binding.value, tvm.ir.GenericConst)
+    got = binding.value.value.numpy()
+    assert got.dtype == np.float32 and np.array_equal(got, want)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: relax.op.add(x, relax.const(B[:1])),
+        lambda x: relax.op.divide(relax.const(np.array([7], "int64")), relax.const(np.array([2], "int64"))),
+        lambda x: relax.op.exp(relax.const(A)),
+    ],
+    ids=["a variable", "integers", "an operator that is left to TVM"],
+)
+def test_everything_else_is_left_alone(make):
+    mod = folded(make)
+    assert any(isinstance(b.value, relax.Call) for b in mod["main"].body.blocks[0].bindings)
