@@ -1,4 +1,4 @@
-"""Choosing where time goes, on a real operator: a convolution between two copies that change its layout."""
+"""Choosing where time goes, on a real operator: a convolution and what changes its layout."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def test_a_dry_run_says_what_a_run_would_do_and_writes_nothing(tt, tmp_path, fol
     fresh = json.loads(tt("tune", OP, "--trials", "40", "--dry-run", "--json").stdout)
     assert folder() == {}
     assert fresh["planned"] == sum(t["planned"] for t in fresh["tasks"])
-    assert [t["op"] for t in fresh["tasks"]] == ["conv2d", "transpose", "transpose"]
     conv, *copies = fresh["tasks"]
+    assert conv["op"] == "conv2d" and {t["op"] for t in copies} == {"transpose"}
     assert conv["cap"] is None and conv["planned"] > 30 and conv["best_s"] is None and not conv["measured"]
     assert all(t["planned"] <= t["cap"] for t in copies)
     assert sum(t["share"] for t in fresh["tasks"]) == pytest.approx(1)
@@ -42,21 +42,23 @@ def test_a_dry_run_says_what_a_run_would_do_and_writes_nothing(tt, tmp_path, fol
     assert trials_s <= 60 + max(t["trial_s"] for t in known["tasks"])
     text = tt("tune", OP, "--minutes", "1", "--tasks", "conv2d", "--dry-run").stdout
     assert "scheduler: gradient trials=16" in text and "1 minutes" in text and "as the history measured them" in text
-    assert "left out: 2 tasks (transpose, transpose_2)" in text and folder() == before
+    assert f"left out: {len(copies)} tasks (transpose" in text and folder() == before
     assert tt_core.plan(OP, trials=8, history=None).planned == 8
 
 
 def test_what_is_left_out_ships_with_its_best_or_untuned(tt, tmp_path):
     import tt_core
 
-    assert [t.cap for t in tt_core.plan(OP, only_heavy=True, trials=9, history=None).tasks] == [None]
+    planned = tt_core.plan(OP, only_heavy=True, trials=9, history=None)
+    assert [t.cap for t in planned.tasks] == [None] and planned.left_out
+    copies = len(planned.left_out)
     done = tt("tune", OP, "--only-heavy", "--trials", "4", "--recipe", "random", "--out", "heavy.so").stdout
-    assert "left out: 2 tasks; 0 keep their best program from tt.db, 2 stay untuned" in done
+    assert f"left out: {copies} tasks; 0 keep their best program from tt.db, {copies} stay untuned" in done
     sidecar = json.loads((tmp_path / "heavy.so.json").read_text())
-    assert [t["knobs"] is not None for t in sidecar["tasks"]] == [True, False, False]
+    assert [t["knobs"] is not None for t in sidecar["tasks"]] == [True, *[False] * copies]
 
     result = tt_core.tune(OP, skip="conv2d*", trials=4, history=tmp_path / "tt.db", out=tmp_path / "copies.so")
-    assert [t.op for t in result.tasks] == ["transpose", "transpose"]
+    assert [t.op for t in result.tasks] == ["transpose"] * copies
     (conv,) = result.left_out
     assert math.isfinite(conv.best_s) and result.verified
     sidecar = json.loads((tmp_path / "copies.so.json").read_text())
