@@ -119,6 +119,7 @@ def test_tasks_lists_what_can_be_tuned(tt):
     convolutions = [t for t in found if t["op"] == "conv2d"]
     assert sum(t["weight"] for t in convolutions) == 20
     assert not any("norm" in t["name"] for t in found)
+    assert sum(t["share"] for t in found) == pytest.approx(1) and found[0]["share"] > 0.1
     assert all(t["size"] >= 1 and t["knobs"] >= 1 for t in found)
     text = tt("tasks", OP).stdout
     assert "matmul" in text and "64x64" in text
@@ -133,6 +134,9 @@ def test_tasks_lists_what_can_be_tuned(tt):
         (["tune", OP, "--target", "llvn"], ["llvn", "llvm"]),
         (["tune", OP, "--target", "cuda"], ["cuda", "machine"]),
         (["tune", OP, "--tasks", "conv*"], ["conv*", "matmul"]),
+        (["tune", OP, "--tasks", "matmul,sofmax"], ["'sofmax'", "matmul"]),
+        (["tune", OP, "--skip", "matmul"], ["--skip matmul leaves none"]),
+        (["tune", OP, "--dry-run", "--set", "light=0"], ["light", "whole number"]),
         (["tune", OP, "--shape", "x"], ["name=1,3,224,224"]),
         (["tune", OP, "--recipe", "tt", "--set", "searcher.population=abc"], ["population", "int", "abc"]),
         (["tune", OP, "--seed", "-1"], ["seed", "-1"]),

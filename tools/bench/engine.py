@@ -73,8 +73,8 @@ def report(n, ours, s_ours, shipped, s_shipped, fair, s_fair) -> None:
 
 
 def _ours(task, rows, n):
+    from tt_core.setup import BACKEND
     from tt_core.target import cores
-    from tt_core.tuning import BACKEND
     from tt_measure.fixed import Fixed
     from tt_measure.pool import WorkerPool
     from tt_spec import Bar

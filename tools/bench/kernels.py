@@ -73,8 +73,8 @@ def _search(task: Any, trials: int, space: str, goal: float) -> tuple[float, flo
     """Seconds of the search from a cold start and until `goal` FLOP/s, and the best candidate, built here."""
     from tt_core.backend import TvmBackend
     from tt_core.recipe import resolve
+    from tt_core.setup import BACKEND
     from tt_core.target import cores
-    from tt_core.tuning import BACKEND
     from tt_measure.pool import WorkerPool
     from tt_spec import Bar, Pipeline
 

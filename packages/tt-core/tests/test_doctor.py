@@ -239,7 +239,7 @@ def test_lines_put_the_advice_below(tmp_path):
     assert len(shown) == 11
 
 
-# -- the command ---------------------------------------------------------------------------------------------------------
+# -- the command -----------------------------------------------------------------------------------------------------
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

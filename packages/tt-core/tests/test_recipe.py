@@ -130,7 +130,7 @@ def test_a_draft_is_a_surrogate():
 def test_a_description_is_plain_data():
     described = house().describe()
     assert described["searcher"] == {"piece": "walk", "trials": 5}
-    assert described["batch"] == 8 and "draft" not in described
+    assert described["batch"] == 8 and described["light"] == 16 and "draft" not in described
 
 
 def test_a_file_is_a_recipe(file):
@@ -174,9 +174,9 @@ def test_values_have_the_type_that_they_look_like(text, value):
 
 
 def test_sets_apply_in_order():
-    recipe = house("searcher.trials=7", "searcher=random", "searcher.label=x", "batch=16", "verify=32")
+    recipe = house("searcher.trials=7", "searcher=random", "searcher.label=x", "batch=16", "verify=32", "light=8")
     assert recipe.pieces["searcher"] == ("random", {"label": "x"})
-    assert (recipe.batch, recipe.verify) == (16, 32)
+    assert (recipe.batch, recipe.verify, recipe.light) == (16, 32, 8)
 
 
 def test_optional_pieces_can_be_left_out():
@@ -211,6 +211,8 @@ def test_needed_pieces_cannot(role):
         (["batch=0"], "whole number"),
         (["batch=1.5"], "whole number"),
         (["batch=many"], "whole number"),
+        (["light=none"], "whole number"),
+        (["lihgt=4"], "did you mean 'light'"),
         (["searcher.refuse=true"], "searcher: this piece refuses"),
     ],
 )
@@ -248,6 +250,7 @@ def test_a_file_that_is_not_text_is_named(tmp_path):
         ('[searcher]\npiece = "walk"\ntrails = 3', "did you mean 'trials'"),
         ("batch = 0", "batch must be a whole number, at least 1, got 0"),
         ("batch = 1.5", "batch must be a whole number, at least 1, got 1.5"),
+        ("light = 0", "light must be a whole number, at least 1, got 0"),
         ("batch = true", "batch must be a whole number, at least 1, got True"),
         ("summary = 3", "summary must be text, got 3"),
     ],

@@ -156,3 +156,47 @@ def test_a_light_task_warms_up_with_a_quarter_of_a_slot():
     slot = scheduler.next([heavy, light], CLOCK)
     assert (slot.task, slot.trials) == (1, 4)
     assert Gradient(trials=16, epsilon=0.0, light=0.0).next([heavy, light], CLOCK).trials == 16
+
+
+def test_first_slots_shrink_to_half_of_the_budget():
+    scheduler, states = Gradient(epsilon=0.0), [state() for _ in range(8)]
+    left, slots = 96, []
+    for _ in range(10):
+        scheduler.budget(left)
+        slot = scheduler.next(states, CLOCK)
+        slots.append((slot.task, slot.trials, slot.info["why"]))
+        spend(states[slot.task], slot.trials, 1e-3)
+        left -= slot.trials
+    assert slots[:8] == [(i, 6, "warm-up") for i in range(8)]
+    assert [(n, why) for _, n, why in slots[8:]] == [(6, "gradient")] * 2
+    scheduler.budget(8000)
+    assert scheduler.next(states, CLOCK).trials == 16
+
+
+def test_a_failing_task_does_not_take_a_small_budget():
+    scheduler, states = Gradient(epsilon=0.0), [state("a"), *(state("b") for _ in range(7))]
+    left, failing = 96, 0
+    while left > 0:
+        scheduler.budget(left)
+        slot = scheduler.next(states, CLOCK)
+        spend(states[slot.task], slot.trials, math.inf if slot.task == 0 else 1e-3)
+        left, failing = left - slot.trials, failing + slot.trials * (slot.task == 0)
+    assert failing == 4 * 6
+
+
+def test_less_than_a_slot_is_urgent():
+    s = state(trials=4, best_s=8e-3, weight=2.0)
+    # t = 1 / 4: 2 * 0.8 * (8 - 8 * 4 - 8) ms; no more than the task takes can be gained
+    assert Gradient().change([s], 0) == pytest.approx(-51.2e-3)
+    assert Gradient(epsilon=0.0).next([s], CLOCK).gain_s == pytest.approx(16e-3)
+
+
+def test_round_robin_shares_a_last_round_out_evenly():
+    scheduler, states = RoundRobin(16), [state() for _ in range(4)]
+    left = 64 + 10
+    while left > 0:
+        scheduler.budget(left)
+        slot = scheduler.next(states, CLOCK)
+        states[slot.task].trials += slot.trials
+        left -= slot.trials
+    assert left == 0 and [s.trials for s in states] == [19, 19, 18, 18]

@@ -410,6 +410,13 @@ class NeverNone:
         return Slot(0)
 
 
+class Wasteful(SequentialScheduler):
+    """Knows the budget and gives all of it to the first task."""
+
+    def budget(self, rows):
+        pass
+
+
 class Stops:
     def __init__(self, stop, scope="task"):
         self._stop, self.scope, self.n = stop, scope, 0
@@ -429,6 +436,16 @@ class LessRoom(TrialsStopper):
         return 10 + state.trials
 
 
+class SpentAtOnce(TrialsStopper):
+    def left_s(self, state, clock):
+        return 0.0
+
+
+class Timeless(TrialsStopper):
+    def left_s(self, state, clock):
+        return 300.0
+
+
 STOPPERS = {
     "at once": Stops(lambda me, s: "now"),
     "on restored": Stops(lambda me, s: "enough" if s.trials + s.restored > 1000 else None),
@@ -440,6 +457,8 @@ STOPPERS = {
     "changes": Stops(lambda me, s: s.errors.update(seen=1)),
     "no room": NoRoom(),
     "growing room": LessRoom(),
+    "no time": SpentAtOnce(),
+    "timeless": Timeless(),
 }
 
 
@@ -521,6 +540,7 @@ BROKEN = [
     ],
     *[("scheduler", n, lambda s=s: Scheduled(s.choose)) for n, s in SCHEDULERS.items()],
     ("scheduler", "never none", NeverNone),
+    ("scheduler", "wasteful", Wasteful),
     *[("stopper", n, lambda s=s: s) for n, s in STOPPERS.items()],
     *[
         ("store", c.__name__, c)
@@ -596,6 +616,7 @@ CAUGHT_BY = {
     ("scheduler", "changes states"): "leaves_the_states_alone",
     ("scheduler", "counts restored"): "works_with_one_task_and_with_restored_ones",
     ("scheduler", "never none"): "gives_every_task_a_slot_and_ends",
+    ("scheduler", "wasteful"): "a_small_budget_reaches_every_task",
     ("stopper", "at once"): "does_not_stop_at_once",
     ("stopper", "on restored"): "does_not_stop_at_once",
     ("stopper", "counts its calls"): "asking_twice_changes_nothing",
@@ -606,6 +627,8 @@ CAUGHT_BY = {
     ("stopper", "changes"): "leaves_the_state_alone",
     ("stopper", "no room"): "room_is_a_number_of_rows",
     ("stopper", "growing room"): "room_is_a_number_of_rows",
+    ("stopper", "no time"): "the_time_left_runs_down",
+    ("stopper", "timeless"): "the_time_left_runs_down",
     ("store", "ValidOnly"): "gives_back_what_was_appended",
     ("store", "LatestOnly"): "is_append_only",
     ("store", "Newest"): "gives_back_what_was_appended",

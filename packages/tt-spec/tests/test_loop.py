@@ -14,9 +14,11 @@ from tt_spec import (
     Proposal,
     Realised,
     RunInfo,
+    RunState,
     Selection,
     Slot,
     VirtualClock,
+    rows_left,
     run,
 )
 from tt_spec.pieces.memory_store import MemoryStore
@@ -439,6 +441,41 @@ def test_failed_candidates_are_counted_and_are_no_failure():
     out, *_ = tune(measurer=SyntheticMeasurer(noise=0, fail=1.0))
     assert out.failure is None and out.states[0].errors == {"build": 50} and math.isinf(out.states[0].best_s)
     assert out.states[0].last_gain_trial == 0
+
+
+class Minute(TrialsStopper):
+    """A minute and `trials` rows."""
+
+    def left_s(self, state, clock):
+        return state.started + 60.0 - clock.now()
+
+
+def test_rows_left_follow_trials_and_the_pace_of_the_run():
+    clock = VirtualClock(1e9)
+    whole = RunState([], clock.now())
+    assert rows_left([], whole, clock) == math.inf
+    assert rows_left([TrialsStopper(50)], whole, clock) == 50
+    assert rows_left([Minute(1000)], whole, clock) == 60  # one a second until there is a pace
+    clock.advance(20.0)
+    whole.trials = 10
+    assert rows_left([Minute(1000)], whole, clock) == pytest.approx(20)  # 40 s at 2 s a row
+    assert rows_left([TrialsStopper(15), Minute(1000)], whole, clock) == 5
+    clock.advance(50.0)
+    assert rows_left([Minute(1000)], whole, clock) == 1
+
+
+def test_a_scheduler_is_told_the_budget_before_each_slot():
+    class Told(Turns):
+        def __init__(self, *slots):
+            super().__init__(*slots)
+            self.rows = []
+
+        def budget(self, rows):
+            self.rows.append(rows)
+
+    scheduler = Told(Slot(0, trials=5), Slot(0, trials=20), Slot(0, trials=5))
+    tune(scheduler=scheduler, stoppers=[TrialsStopper(28)])
+    assert scheduler.rows == [28, 23, 3]
 
 
 def test_what_a_store_knows_is_not_measured_again():

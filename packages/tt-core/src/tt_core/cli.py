@@ -22,7 +22,7 @@ from rich.table import Table
 from tt_spec import PluginError, Plugins, StoreError
 from tt_spec.hooks import EVENTS
 
-from tt_core import doctor, progress
+from tt_core import doctor, progress, report
 from tt_core.errors import (
     EXIT_CODES,
     FileError,
@@ -57,7 +57,11 @@ ShapeOption = Annotated[
     list[str] | None, typer.Option("--shape", help="Fix an input's shape: name=1,3,320,320 (repeatable)")
 ]
 TargetOption = Annotated[str, typer.Option(help='"native", a TVM target string or JSON')]
-TasksOption = Annotated[str, typer.Option(help="Pattern of task names, as in a shell")]
+TasksOption = Annotated[
+    list[str] | None,
+    typer.Option(help="Only these tasks: a name or operator, as in a shell (repeatable, commas join several)"),
+]
+SkipOption = Annotated[list[str] | None, typer.Option(help="Not these tasks (repeatable)")]
 SpaceOption = Annotated[
     str | None, typer.Option(help="Where candidates come from: template, sketch, both (default), or a plug-in's")
 ]
@@ -81,7 +85,14 @@ def tune(
     recipe: Annotated[str, typer.Option(help="Name (tt recipes) or TOML file")] = "tt",
     trials: Annotated[int | None, typer.Option(help="Programs to measure in this run")] = None,
     minutes: Annotated[float | None, typer.Option(help="Tuning time; 5 if there is no other budget")] = None,
-    tasks: TasksOption = "*",
+    tasks: TasksOption = None,
+    skip: SkipOption = None,
+    only_heavy: Annotated[
+        bool, typer.Option("--only-heavy", help="Only the fewest tasks that hold 95 % of the model's latency")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan and the time it takes; do nothing")
+    ] = False,
     space: SpaceOption = None,
     history: Annotated[
         Path, typer.Option(help="Where every measurement is kept; a repeated run continues from it")
@@ -99,6 +110,28 @@ def tune(
     from tt_core.tuning import tune as run
 
     shapes = _shapes(shape or [])
+    sets = [*([f"space={space}"] if space else []), *(set or [])]
+    if dry_run:
+        from tt_core.planning import plan
+
+        found = plan(
+            model,
+            target=target,
+            recipe=recipe,
+            minutes=minutes,
+            trials=trials,
+            tasks=tasks or "*",
+            skip=skip or (),
+            only_heavy=only_heavy,
+            shapes=shapes,
+            history=history,
+            set=sets,
+        )
+        if as_json:
+            print(json.dumps(found.as_dict()))
+        else:
+            report.show_plan(found)
+        return
     limit = 5.0 if minutes is None and trials is None else minutes
 
     shown = Reader(progress.listener(as_json, limit, trials))
@@ -109,12 +142,14 @@ def tune(
             recipe=recipe,
             minutes=minutes,
             trials=trials,
-            tasks=tasks,
+            tasks=tasks or "*",
+            skip=skip or (),
+            only_heavy=only_heavy,
             shapes=shapes,
             history=history,
             out=out,
             seed=seed,
-            set=[*([f"space={space}"] if space else []), *(set or [])],
+            set=sets,
             log=log,
             halt=lambda: halt() or ("nobody reads its output" if shown.gone else None),
             say=shown.note,
@@ -123,7 +158,7 @@ def tune(
     if as_json:
         shown.emit("result", **result.as_dict())
     else:
-        _report(result, history)
+        report.show_result(result, history)
     if result.failure is not None:
         kept = f"everything measured before is kept in {history}"
         raise RunError(f"the run broke off ({summary(result.failure)}); {kept}") from result.failure
@@ -140,14 +175,25 @@ def list_tasks(
     model: ModelArgument,
     shape: ShapeOption = None,
     target: TargetOption = "native",
-    tasks: TasksOption = "*",
+    tasks: TasksOption = None,
+    skip: SkipOption = None,
     space: SpaceOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List a model's tunable operators: shapes, work, weight and the size of their spaces."""
+    from tt_core.selection import share_of
     from tt_core.tuning import prepare
 
-    found = prepare(model, target=target, shapes=_shapes(shape or []), tasks=tasks, space=space or "both").tasks
+    ready = prepare(
+        model,
+        target=target,
+        shapes=_shapes(shape or []),
+        tasks=tasks or "*",
+        skip=skip or (),
+        space=space or "both",
+    )
+    found = ready.tasks
+    whole = {t.key: float(s) for t, s in zip(ready.lowered.tasks, share_of(ready.lowered.tasks), strict=True)}
     if as_json:
         rows = [
             {
@@ -157,6 +203,7 @@ def list_tasks(
                 "shapes": t.shapes,
                 "flops": t.flops,
                 "weight": t.weight,
+                "share": whole[t.key],
                 "space": t.space.name,
                 "knobs": len(t.space.knobs),
                 "size": t.space.size,
@@ -166,10 +213,7 @@ def list_tasks(
         ]
         print(json.dumps(rows))
         return
-    console = Console()
-    progress.show_tasks(console, found)
-    total = sum(t.weight * t.flops for t in found)
-    console.print(f"{len(found)} tasks, {total / 1e9:.2f} GFLOP for {found[0].target}")
+    report.show_tasks(found, [whole[t.key] for t in found])
 
 
 @app.command("run")
@@ -318,13 +362,13 @@ def history_replay(
 ) -> None:
     """Retell a run from its event log, as it was shown while it went on."""
     from tt_core import retell
-    from tt_core.tuning import Result
+    from tt_core.result import Result
 
     log = retell.find(run, history)
     with retell.whole(log):
         told = retell.show(log, sys.stdout)
         if told.result is not None:
-            _report(Result.of(told.result), told.run.options["options"]["history"])
+            report.show_result(Result.of(told.result), told.run.options["options"]["history"])
         else:
             trials = sum(s.trials for s in told.states)
             print(f"stopped: {told.reason or 'its log ends here, the run was killed or goes on'}; {trials} trials")
@@ -419,24 +463,3 @@ def _interruptible() -> Iterator[Any]:
         yield lambda: "interrupted" if pressed else None
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _report(result: Any, history: Path | str) -> None:
-    latency = progress.latency
-    shares = sorted(result.tasks, key=lambda t: -t.weight * t.best_s)
-    table = Table(title="where the model's time goes", title_justify="left")
-    for heading in ("task", "x", "latency", "GFLOP/s", "trials"):
-        table.add_column(heading, justify="left" if heading == "task" else "right")
-    for t in shares[:12]:
-        table.add_row(t.name, f"{t.weight:g}", latency(t.best_s), f"{t.gflops:.1f}", str(t.trials))
-    console = Console()
-    console.print(table)
-    print(f"stopped: {result.reason}; {result.trials} trials in {result.seconds:.0f} s, kept in {history}")
-    if result.before_s is not None:
-        print(f"verified against {' and '.join(result.verified)}")
-        print(
-            f"{result.model}: {latency(result.before_s)} untuned, {latency(result.after_s)} tuned"
-            f" ({result.before_s / result.after_s:.1f} times faster), written to {result.out}"
-        )
-    elif math.isfinite(result.estimate_s):
-        print(f"{result.model}: estimated {latency(result.estimate_s)}; add --out FILE to write the library")

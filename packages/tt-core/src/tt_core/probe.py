@@ -94,7 +94,8 @@ def _noise() -> dict[str, Any]:
     import psutil
 
     from tt_core.recipe import resolve
-    from tt_core.tuning import BACKEND, prepare
+    from tt_core.setup import BACKEND
+    from tt_core.tuning import prepare
 
     recipe = resolve("tt")
     task = prepare("op:matmul:128,128,128", plugins=recipe.plugins).tasks[0]

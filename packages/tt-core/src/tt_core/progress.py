@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
 from typing import Any, TextIO
 
 from rich.console import Console
@@ -14,7 +13,7 @@ from tt_spec import Batch, Clock, Measurement, RunInfo, TaskState, WallClock
 
 from tt_core.eventlog import JsonLines
 
-__all__ = ["LiveTable", "PlainLines", "latency", "listener", "show_tasks"]
+__all__ = ["LiveTable", "PlainLines", "latency", "listener"]
 
 
 def listener(as_json: bool, minutes: float | None, trials: int | None) -> Any:
@@ -141,27 +140,6 @@ def latency(seconds: float) -> str:
     if seconds >= 1:
         return f"{seconds:.2f} s"
     return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"
-
-
-def show_tasks(console: Console, tasks: Sequence[Any]) -> None:
-    """The table of `tt tasks`."""
-    table = Table()
-    for heading in ("task", "operator", "shapes", "MFLOP", "weight", "space", "knobs", "size"):
-        table.add_column(
-            heading, justify="right" if heading in ("MFLOP", "weight", "knobs", "size") else "left", overflow="fold"
-        )
-    for t in tasks:
-        table.add_row(
-            t.name,
-            t.op,
-            t.shapes,
-            f"{t.flops / 1e6:.2f}",
-            f"{t.weight:g}",
-            t.space.name,
-            str(len(t.space.knobs)),
-            f"{t.space.size:.3g}" if t.space.size > 99_999 else str(t.space.size),
-        )
-    console.print(table)
 
 
 def _share(state: TaskState) -> float:

@@ -35,7 +35,7 @@ _PIECES = {
     "store": "sqlite",
 }
 _ROLE = {"draft": "surrogate"}
-_PLAIN = {"summary": str, "source": str, "batch": int, "verify": int}
+_PLAIN = {"summary": str, "source": str, "batch": int, "verify": int, "light": int}
 
 
 @dataclass
@@ -46,12 +46,14 @@ class Recipe:
         pieces: `(name, options)` by role; a role that the recipe leaves out has its default, None means none.
         batch: Rows asked at once.
         verify: Rows that the surrogate ranks when there is a draft model.
+        light: The most trials of a task that hardly matters; see `tt_spec.pieces.light_scheduler`.
     """
 
     name: str
     pieces: dict[str, tuple[str, dict[str, Any]] | None]
     batch: int = 64
     verify: int = 256
+    light: int = 16
     plugins: Plugins = field(default_factory=Plugins, repr=False)
 
     def build(self, role: str, **more: Any) -> Any:
@@ -65,7 +67,13 @@ class Recipe:
     def describe(self) -> dict[str, Any]:
         """As plain data, for the run's record."""
         pieces = {r: {"piece": p[0], **p[1]} for r, p in self.pieces.items() if p is not None}
-        return {"name": self.name, "batch": self.batch, "verify": self.verify, **pieces}
+        return {"name": self.name, "batch": self.batch, "verify": self.verify, "light": self.light, **pieces}
+
+    @property
+    def space(self) -> str:
+        """Name of the space that candidates come from."""
+        chosen = self.pieces["space"]
+        return "both" if chosen is None else chosen[0]
 
 
 def resolve(name: str, sets: Sequence[str] = (), plugins: Plugins | None = None) -> Recipe:
@@ -129,7 +137,8 @@ def _parse(name: str, content: dict[str, Any], plugins: Plugins) -> Recipe:
             raise OptionError(f'recipe {name!r}: [{key}] needs a line piece = "name"')
         else:
             pieces[key] = (value["piece"], {k: v for k, v in value.items() if k != "piece"})
-    return Recipe(name, pieces, plain.get("batch", 64), plain.get("verify", 256), plugins)
+    numbers = {k: v for k, v in plain.items() if _PLAIN[k] is int}
+    return Recipe(name, pieces, plugins=plugins, **numbers)
 
 
 _TYPES = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,)}
@@ -157,13 +166,15 @@ def _set(recipe: Recipe, text: str) -> None:
     role, dot, option = where.strip().partition(".")
     if not equals or not value.strip():
         raise OptionError(f"--set needs piece.option=value or piece=name, got {text!r}")
-    if role in ("batch", "verify") and not dot:
+    if _PLAIN.get(role) is int and not dot:
         if not value.strip().isdigit() or int(value) < 1:
             raise OptionError(f"--set {role} needs a whole number, got {value!r}")
         setattr(recipe, role, int(value))
         return
     if role not in _PIECES:
-        raise OptionError(f"--set {text}: no piece is called {role!r}{nearest(role, [*_PIECES, 'batch', 'verify'])}")
+        raise OptionError(
+            f"--set {text}: no piece is called {role!r}{nearest(role, [*_PIECES, 'batch', 'verify', 'light'])}"
+        )
     if not dot and value.strip() == "none":
         if (default := _PIECES[role]) is not None:
             raise OptionError(f"--set {text}: a recipe needs a {role}; the plainest is --set {role}={default}")

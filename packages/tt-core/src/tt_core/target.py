@@ -13,7 +13,7 @@ from tt_spec import nearest
 
 from tt_core.errors import TargetError
 
-__all__ = ["cores", "device_fingerprint", "prepare_threads", "resolve", "runnable"]
+__all__ = ["cores", "device_fingerprint", "prepare_threads", "resolve", "runnable", "threads_of"]
 
 # LLVM name -> /proc/cpuinfo flag, of features whose use on a CPU without them kills the program.
 _FEATURES = {
@@ -95,6 +95,11 @@ def resolve(target: Any = "native") -> Any:
         raise TargetError(f"TVM refuses the target {json.dumps(config)}: {_first(e)}") from e
     _check_cpu(found)
     return found
+
+
+def threads_of(target: Any) -> int:
+    """How many threads a program of this target runs on."""
+    return int(target.attrs.get("num-cores", cores()))
 
 
 def runnable(target: Any) -> str | None:

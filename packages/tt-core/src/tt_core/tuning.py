@@ -2,108 +2,38 @@
 
 from __future__ import annotations
 
-import fnmatch
 import math
 import platform
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tt_spec import Outcome, Pipeline, Plugins, RunInfo, StoreError, Task, WallClock, nearest, run, summary
+from tt_spec import Outcome, Pipeline, Plugins, RunInfo, StoreError, Task, WallClock, run, summary
+from tt_spec.pieces.null_surrogate import NullSurrogate
+from tt_spec.pieces.random_searcher import RandomSearcher
+from tt_spec.pieces.top_sampler import TopSampler
 from tt_spec.types import TaskState
 
 from tt_core import eventlog
-from tt_core.causes import Cause, Causes
-from tt_core.errors import FileError, OptionError, TargetError, VerificationError
+from tt_core.causes import Causes
+from tt_core.errors import OptionError, VerificationError
 from tt_core.quiet import quiet
 from tt_core.recipe import Recipe, resolve
 from tt_core.requirements import require_tvm
-from tt_core.target import cores, device_fingerprint, prepare_threads, runnable
+from tt_core.result import LeftOut, Result, TaskResult
+from tt_core.selection import select
+from tt_core.setup import about_the_history, best_known, capped, check_target, limits, open_store, start_measurer
+from tt_core.target import device_fingerprint, prepare_threads
 from tt_core.target import resolve as resolve_target
 from tt_core.warm import warm_rows
 
-__all__ = ["Prepared", "Result", "TaskResult", "prepare", "tune"]
+if TYPE_CHECKING:
+    from tt_core.shipping import Shipped
 
-BACKEND = "tt_core.backend:TvmBackend"
-MOST_MINUTES = 525_600
-
-
-@dataclass(frozen=True)
-class TaskResult:
-    """One operator's outcome; `best_s` is the best program's latency, re-timed if a file was written."""
-
-    name: str
-    op: str
-    weight: float
-    flops: float
-    best_s: float
-    trials: int
-    restored: int
-    errors: dict[str, int]
-    config: dict[str, Any]
-
-    @property
-    def gflops(self) -> float:
-        """GFLOP/s of the best program; 0 if there is none."""
-        return self.flops / self.best_s / 1e9 if math.isfinite(self.best_s) else 0.0
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a run achieved.
-
-    Args:
-        reason: Why it stopped.
-        estimate_s: Weighted sum of the tasks' best latencies; inf while a task has no valid program.
-        before_s: Median latency of the untuned model, seconds; None if no file was asked for.
-        after_s: The same of the tuned file.
-        verified: What the file's outputs were compared with.
-        causes: Why candidates failed, earlier runs' included; collected only if no task has a valid program.
-    """
-
-    model: str
-    reason: str
-    tasks: tuple[TaskResult, ...]
-    trials: int
-    restored: int
-    run_id: str
-    seconds: float
-    estimate_s: float
-    out: str | None = None
-    before_s: float | None = None
-    after_s: float | None = None
-    verified: dict[str, str] = field(default_factory=dict)
-    failure: Exception | None = None
-    causes: Causes = field(default_factory=Causes)
-
-    @classmethod
-    def of(cls, data: Mapping[str, Any]) -> Result:
-        """The result that `as_dict` described."""
-
-        def number(x: float | None) -> float:
-            return math.inf if x is None else x
-
-        tasks = tuple(
-            TaskResult(**{**{k: v for k, v in t.items() if k != "gflops"}, "best_s": number(t["best_s"])})
-            for t in data["tasks"]
-        )
-        failure = None if data["failure"] is None else RuntimeError(data["failure"])
-        causes = Causes(tuple(Cause(**c) for c in data["causes"]["found"]))
-        rest = {"tasks": tasks, "estimate_s": number(data["estimate_s"]), "failure": failure, "causes": causes}
-        return cls(**{**data, **rest})
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON; infinities become None."""
-        data = asdict(replace(self, failure=None))  # an exception may refuse to be copied
-        data["failure"] = None if self.failure is None else str(self.failure)
-        for t, row in zip(self.tasks, data["tasks"], strict=True):
-            row["gflops"] = t.gflops
-            row["best_s"] = t.best_s if math.isfinite(t.best_s) else None
-        data["estimate_s"] = self.estimate_s if math.isfinite(self.estimate_s) else None
-        return data
+__all__ = ["Prepared", "prepare", "tune"]
 
 
 @dataclass(frozen=True)
@@ -115,17 +45,29 @@ class Prepared:
     lowered: Any
     tasks: list[Task]
 
+    @property
+    def left_out(self) -> list[Task]:
+        """The model's other tasks."""
+        chosen = {t.key for t in self.tasks}
+        return [t for t in self.lowered.tasks if t.key not in chosen]
+
 
 def prepare(
     model: Any,
     *,
     target: Any = "native",
     shapes: Mapping[str, Sequence[int]] | None = None,
-    tasks: str = "*",
+    tasks: str | Sequence[str] = "*",
+    skip: str | Sequence[str] = (),
+    only_heavy: bool = False,
+    best: Callable[[Task], float] = lambda task: math.inf,
     space: str = "both",
     plugins: Plugins | None = None,
 ) -> Prepared:
-    """Import and lower a model, and pick the tasks whose name matches the pattern `tasks`."""
+    """Import and lower a model, and pick tasks as `tt_core.selection.select` does.
+
+    `best` gives the seconds of a task's best program so far, inf where there is none.
+    """
     require_tvm()
     prepare_threads()
     from tt_core import lower, models
@@ -135,10 +77,8 @@ def prepare(
         resolved = resolve_target(target)
         loaded = models.load(model, shapes, plugins)
         lowered = lower.lower(loaded.mod, resolved, plugins, space)
-    chosen = [t for t in lowered.tasks if fnmatch.fnmatch(t.name, tasks)]
-    if not chosen:
-        names = [t.name for t in lowered.tasks]
-        raise OptionError(f"--tasks {tasks!r} matches none of the {len(names)} tasks{nearest(tasks, names)}")
+    known = {t.key: best(t) for t in lowered.tasks} if only_heavy else None
+    chosen = select(lowered.tasks, tasks, skip, only_heavy, known)
     return Prepared(loaded, resolved, lowered, chosen)
 
 
@@ -149,7 +89,9 @@ def tune(
     recipe: str = "tt",
     minutes: float | None = None,
     trials: int | None = None,
-    tasks: str = "*",
+    tasks: str | Sequence[str] = "*",
+    skip: str | Sequence[str] = (),
+    only_heavy: bool = False,
     shapes: Mapping[str, Sequence[int]] | None = None,
     history: str | Path | None = "tt.db",
     out: str | Path | None = None,
@@ -169,7 +111,10 @@ def tune(
         recipe: Name or TOML file.
         minutes: Tuning time; with neither this nor `trials`, 5.
         trials: Rows measured in this run, all tasks together.
-        tasks: Pattern of task names, as in a shell.
+        tasks: Patterns of task names or operators, as in a shell; commas may join several.
+        skip: The same, for tasks to leave out. What is left out ships with its best program from the history, or
+            untuned.
+        only_heavy: Only the fewest tasks that hold 95 % of the model's latency.
         shapes: Fixed input shapes by name.
         history: SQLite file that every measurement goes to and that a repeated run continues from; None: in memory.
         out: Where the tuned library goes; its sidecar is `out` + ".json".
@@ -190,32 +135,33 @@ def tune(
     require_tvm()
     plugins = plugins or Plugins()
     chosen = resolve(recipe, set, plugins)
-    if (minutes is not None and not 0 < minutes <= MOST_MINUTES) or (trials is not None and trials < 1):
-        raise OptionError(
-            f"the budget must be positive, and minutes at most {MOST_MINUTES}, got minutes={minutes}, trials={trials}"
-        )
     if minutes is None and trials is None:
         minutes = 5.0
+    budget = limits(minutes, trials, plugins)
     if seed < 0:
         raise OptionError(f"the seed must be a whole number, at least 0, got {seed}")
     path = None if out is None else Path(out)
     clock = WallClock()
     began = clock.now()
     prepare_threads()
-    from tt_core import deploy
+    from tt_core import deploy, shipping
 
     if path is not None:
         deploy.check_writable(path, apart=[p for p in (model, recipe, history) if isinstance(p, str | Path)])
     with ExitStack() as stack:
-        with quiet():
-            resolved = resolve_target(target)
-        if (why := runnable(resolved)) is not None:
-            raise TargetError(f"{why}: tune on a machine that has it; tt tasks --target shows what there is to tune")
-        store = _store(chosen, history, stack)
-        measurer = _measurer(chosen, resolved, stack)
-        space = chosen.pieces["space"]
+        resolved = check_target(target)
+        store = open_store(chosen, history, stack)
+        measurer = start_measurer(chosen, resolved, stack)
         ready = prepare(
-            model, target=resolved, shapes=shapes, tasks=tasks, plugins=plugins, space=space[0] if space else "both"
+            model,
+            target=resolved,
+            shapes=shapes,
+            tasks=tasks,
+            skip=skip,
+            only_heavy=only_heavy,
+            best=best_known(store, device_fingerprint(resolved)),
+            space=chosen.space,
+            plugins=plugins,
         )
         untuned = None
         if path is not None:  # a model that cannot be deployed is refused before it is tuned
@@ -225,12 +171,15 @@ def tune(
             "minutes": minutes,
             "trials": trials,
             "tasks": tasks,
+            "skip": skip,
+            "only_heavy": only_heavy,
             "history": str(history),
             "out": out and str(out),
         }
-        with _about_the_history():
+        with about_the_history():
             run_id, about = _begin(store, chosen, ready, seed, options)
             pipelines = _pipelines(ready, chosen, measurer, store, about["device"], seed, clock, plugins)
+            others = _restored(ready.left_out, store, about["device"])
         where = eventlog.folder(history) if log else None
         kept = eventlog.EventLog(where and where / f"{run_id}.jsonl", clock, say)
         stack.callback(kept.close)
@@ -246,8 +195,8 @@ def tune(
             pipelines,
             measurer,
             store,
-            chosen.build("scheduler"),
-            _stoppers(chosen, minutes, trials, plugins),
+            capped(chosen, only_heavy),
+            [*_stopper(chosen), *budget],
             clock,
             info=RunInfo(run_id, tuple(ready.tasks), about),
             batch=chosen.batch,
@@ -257,56 +206,32 @@ def tune(
         )
         if outcome.failure is not None and path is not None:
             note(f"the run broke off ({summary(outcome.failure)}); writing the best that was measured before")
-        shipped: dict[str, Any] = {}
-        best: dict[str, float] = {p.task.key: p.best_s for p in pipelines}
+        shipped = None
+        best: dict[str, float] = {p.task.key: p.best_s for p in [*pipelines, *others]}
         try:
             if path is not None and any(math.isfinite(s) for s in best.values()):
                 note("re-timing and verifying the finalists")
-                rows, best = _finalists(pipelines, measurer)
-                shipped = _ship(ready, untuned, rows, best, path, measurer, chosen, plugins, note)
+                winners = shipping.race(pipelines, measurer)
+                for p in others:
+                    with suppress(VerificationError):  # nobody asked for this task: it stays untuned
+                        winners = winners.merged(shipping.race([p], measurer))
+                best = winners.seconds
+                told = {k: about[k] for k in ("recipe", "versions")}
+                shipped = shipping.ship(ready, untuned, winners, path, measurer, told, plugins, note)
         except Exception as e:
             note(f"nothing was written ({e}); what was measured is kept in {history}")
             raise
         finally:
             _end(store, run_id, outcome.reason)
-        if not any(math.isfinite(s) for s in best.values()):
+        causes = Causes()
+        if not any(math.isfinite(best[t.key]) for t in ready.tasks):
             with suppress(StoreError):  # the run's own end counts for more
                 here = about["device"]
-                shipped["causes"] = Causes.of(m for t in ready.tasks for m in store.query(task_key=t.key, device=here))
-        result = _result(ready, outcome, pipelines, best, run_id, clock.now() - began, shipped, path)
+                causes = Causes.of(m for t in ready.tasks for m in store.query(task_key=t.key, device=here))
+        seconds = clock.now() - began
+        result = _result(ready, outcome, pipelines, others, best, run_id, seconds, shipped, path, causes)
         kept.emit("result", **result.as_dict())
         return result
-
-
-def _store(recipe: Recipe, history: str | Path | None, stack: ExitStack) -> Any:
-    store = recipe.plugins.build("store", "memory") if history is None else recipe.build("store", path=str(history))
-    stack.callback(store.close)
-    with _about_the_history():  # a history that cannot be read or written is reported before any work
-        next(iter(store.query(task_key="")), None)
-        if hasattr(store, "remember"):
-            store.remember([])
-    return store
-
-
-@contextmanager
-def _about_the_history() -> Iterator[None]:
-    """Before anything is measured, what a store complains of is the user's file."""
-    try:
-        yield
-    except StoreError as e:
-        raise FileError(str(e)) from e
-
-
-def _measurer(recipe: Recipe, target: Any, stack: ExitStack) -> Any:
-    """The recipe's measurer for the target, started."""
-    threads = int(target.attrs.get("num-cores", cores()))
-    try:
-        measurer = recipe.build("measurer", backend=BACKEND, threads=threads, evaluator=recipe.build("evaluator"))
-        stack.callback(measurer.close)
-        measurer.prestart()
-    except (TypeError, ValueError) as e:
-        raise OptionError(f"recipe {recipe.name!r}, measurer: {e}") from e
-    return measurer
 
 
 def _begin(
@@ -359,100 +284,17 @@ def _pipelines(
     return list(peers)
 
 
-def _stoppers(recipe: Recipe, minutes: float | None, trials: int | None, plugins: Plugins) -> list[Any]:
-    stoppers = [s for s in [recipe.build("stopper")] if s is not None]
-    if trials is not None:
-        stoppers.append(plugins.build("stopper", "trials", trials=trials))
-    if minutes is not None:
-        stoppers.append(plugins.build("stopper", "minutes", minutes=minutes))
-    return stoppers
-
-
-def _finalists(
-    pipelines: Sequence[Pipeline], measurer: Any, keep: int = 4, within: float = 1.1
-) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-    """Each task's best few timed again, interleaved, and the winner verified; rows and seconds by task key."""
-    rows: dict[str, np.ndarray] = {}
-    best: dict[str, float] = {}
+def _restored(tasks: Sequence[Task], store: Any, device: str) -> list[Pipeline]:
+    """What is known of tasks that are not tuned."""
+    pipelines = [Pipeline(t, NullSurrogate(), RandomSearcher(), TopSampler()) for t in tasks]
     for p in pipelines:
-        top = p.top(keep)
-        best[p.task.key] = p.best_s
-        near = [row for row, s in top if s <= within * p.best_s]
-        wrong = None
-        while near:
-            timed = measurer.call("race", p.task, np.stack(near), exclusive=True)
-            medians = [float(np.median(t)) for t in timed]
-            winner = int(np.argmin(medians))
-            wrong = measurer.call("check", p.task, near[winner], exclusive=True)
-            if wrong is None:
-                rows[p.task.key], best[p.task.key] = near[winner], medians[winner]
-                break
-            p.disqualify(near.pop(winner))
-        if wrong is not None and p.task.key not in rows:
-            raise VerificationError(f"operator {p.task.name}: {wrong}; nothing was written")
-    return rows, best
+        p.restore(store.query(task_key=p.task.key, space_key=p.space.key, device=device))
+    return pipelines
 
 
-def _ship(
-    ready: Prepared,
-    baseline: Any,
-    rows: dict[str, np.ndarray],
-    best: dict[str, float],
-    path: Path,
-    measurer: Any,
-    recipe: Recipe,
-    plugins: Plugins,
-    say: Callable[[str], None],
-) -> dict[str, Any]:
-    import json
-    import tempfile
-
-    from tt_core import deploy
-    from tt_core.backend import random_array
-
-    sidecar: dict[str, Any] = {
-        "inputs": [{"name": i.name, "shape": list(i.shape), "dtype": i.dtype} for i in ready.model.inputs],
-        "outputs": list(ready.model.outputs),
-        "target": str(ready.target),
-        "threads": int(ready.target.attrs.get("num-cores", cores())),
-        "recipe": recipe.describe(),
-        "versions": _versions(recipe),
-    }
-    rng = np.random.default_rng(0)
-    inputs = {i.name: random_array(i.shape, i.dtype, rng) for i in ready.model.inputs}
-    say("compiling the model")
-    with tempfile.TemporaryDirectory(prefix="tt-") as folder:
-        untuned, tuned = Path(folder, "untuned.so"), Path(folder, "tuned.so")
-        with quiet():
-            deploy.write(baseline, untuned, sidecar)
-            library = deploy.compile_library(ready.lowered, rows, plugins)
-            deploy.write(library, tuned, sidecar)
-        say("verifying the model")
-        got = measurer.call("run_model", None, str(tuned), inputs, exclusive=True)
-        want = measurer.call("run_model", None, str(untuned), inputs, exclusive=True)
-        verified = deploy.verify(ready.model, inputs, got, want)
-        say("timing the model before and after")
-        before = float(np.median(measurer.call("time_model", None, str(untuned), inputs, exclusive=True)))
-        after = float(np.median(measurer.call("time_model", None, str(tuned), inputs, exclusive=True)))
-    sidecar["latency_before_s"], sidecar["latency_after_s"] = before, after
-    sidecar["verified"] = verified
-    sidecar["tasks"] = json.loads(
-        json.dumps(
-            [
-                {
-                    "name": t.name,
-                    "weight": t.weight,
-                    "latency_s": best.get(t.key),
-                    "knobs": t.space.decode(rows[t.key]) if t.key in rows else None,
-                }
-                for t in ready.tasks
-            ],
-            default=str,
-        )
-    )
-    with quiet():
-        deploy.write(library, path, sidecar)
-    return {"before_s": before, "after_s": after, "verified": verified}
+def _stopper(recipe: Recipe) -> list[Any]:
+    stopper = recipe.build("stopper")
+    return [] if stopper is None else [stopper]
 
 
 def _end(store: Any, run_id: str, reason: str) -> None:
@@ -464,11 +306,13 @@ def _result(
     ready: Prepared,
     outcome: Outcome,
     pipelines: Sequence[Pipeline],
+    others: Sequence[Pipeline],
     best: dict[str, float],
     run_id: str,
     seconds: float,
-    shipped: dict[str, Any],
+    shipped: Shipped | None,
     path: Path | None,
+    causes: Causes,
 ) -> Result:
     def one(state: TaskState, p: Pipeline) -> TaskResult:
         top = p.top(1)
@@ -494,7 +338,9 @@ def _result(
         run_id,
         seconds,
         sum(t.weight * t.best_s for t in tasks),
+        tuple(LeftOut(p.task.name, p.task.weight, best.get(p.task.key, math.inf)) for p in others),
         str(path) if path else None,
         failure=outcome.failure,
-        **shipped,
+        causes=causes,
+        **({} if shipped is None else vars(shipped)),
     )

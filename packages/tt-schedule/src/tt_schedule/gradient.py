@@ -23,7 +23,9 @@ class Gradient:
     and the smallest wins. Before that, every task gets one slot, the largest `weight * flops` first; a task without
     a valid result gets up to `warmup` of them and then waits for the random slots or for the end of all others, so
     that it neither starves nor holds the rest up. A task with a valid result from the store needs no warm-up, and its
-    restored trials count in t.
+    restored trials count in t. Where half of the run's budget is not enough for these slots, they are made as short
+    as it takes: an operator left untuned costs more than a few trials less for each of the others. Later slots are
+    then a quarter of their length, or more.
 
     Source: Zheng et al. (2020), Ansor, section 6 and appendix A (arXiv:2006.06762).
 
@@ -51,6 +53,10 @@ class Gradient:
     ) -> None:
         self.trials, self.alpha, self.beta, self.window = trials, alpha, beta, window
         self.warmup, self.light, self.epsilon, self.seed = warmup, light, epsilon, seed
+        self.rows_ = math.inf
+
+    def budget(self, rows: float) -> None:
+        self.rows_ = rows
 
     def next(self, states: Sequence[TaskState], clock: Clock) -> Slot | None:
         if self.trials < 1 or self.window < 1:
@@ -58,12 +64,14 @@ class Gradient:
         racing = [i for i, s in enumerate(states) if s.finished is None]
         if not racing:
             return None
-        cold = [i for i in racing if not _valid(states[i]) and self._slots(states[i]) < max(self.warmup, 1)]
+        size = self._first_slot(states)
+        slots = {i: math.ceil(states[i].trials / size) for i in racing if not _valid(states[i])}
+        cold = [i for i, n in slots.items() if n < max(self.warmup, 1)]
         if cold:
-            pick = min(cold, key=lambda i: (self._slots(states[i]), -states[i].weight * states[i].flops, i))
+            pick = min(cold, key=lambda i: (slots[i], -states[i].weight * states[i].flops, i))
             whole = sum(s.weight * s.flops for s in states)
             light = states[pick].weight * states[pick].flops < self.light * whole
-            trials = max(1, self.trials // 4) if light else self.trials
+            trials = max(1, min(size, self.trials // 4)) if light else size
             return Slot(pick, trials=trials, info={"why": "warm-up"})
         change = {i: self.change(states, i) for i in racing if _valid(states[i])}
         rng = np.random.default_rng([self.seed, sum(s.trials for s in states)])
@@ -73,14 +81,15 @@ class Gradient:
             pick, why = min(change, key=lambda i: (change[i], i)), "gradient"
         else:
             pick, why = min(racing, key=lambda i: (states[i].trials, i)), "nothing valid yet"
-        return Slot(pick, trials=self.trials, gain_s=max(0.0, -change.get(pick, 0.0)), info={"why": why})
+        gain_s = min(max(0.0, -change[pick]), states[pick].weight * states[pick].best_s) if pick in change else 0.0
+        return Slot(pick, trials=max(size, 1, self.trials // 4), gain_s=gain_s, info={"why": why})
 
     def change(self, states: Sequence[TaskState], i: int) -> float:
         """Expected change of the model's latency by one slot for task `i`, which has a valid result: seconds, rarely
-        above 0."""
+        above 0. A task that had less than a slot, t < 1, counts for more than it takes: it is urgent."""
         s = states[i]
         g = s.best_s
-        t = max(1.0, (s.restored + s.trials) / self.trials)
+        t = max(1, s.restored + s.trials) / self.trials
         before = self._earlier(s)
         backward = (g - before) / self.window if math.isfinite(before) else 0.0
         ahead = g - g / t
@@ -94,8 +103,10 @@ class Gradient:
         until = s.trials - self.window * self.trials
         return next((best for trials, _, best in reversed(s.curve) if trials <= until), math.inf)
 
-    def _slots(self, s: TaskState) -> int:
-        return math.ceil(s.trials / self.trials)
+    def _first_slot(self, states: Sequence[TaskState]) -> int:
+        """Trials: one for every task shall fit into half of the run's budget, spent and left."""
+        half = (self.rows_ + sum(s.trials for s in states)) / 2
+        return self.trials if half >= self.trials * len(states) else max(1, math.floor(half / len(states)))
 
 
 def _valid(s: TaskState) -> bool:

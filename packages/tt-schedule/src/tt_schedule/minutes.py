@@ -23,4 +23,8 @@ class Minutes:
         self.minutes = minutes
 
     def stop(self, state: RunState, clock: Clock) -> str | None:
-        return f"{self.minutes:g} minutes are spent" if clock.now() - state.started >= 60.0 * self.minutes else None
+        return f"{self.minutes:g} minutes are spent" if self.left_s(state, clock) <= 0 else None
+
+    def left_s(self, state: RunState, clock: Clock) -> float:
+        """Seconds until the end."""
+        return state.started + 60.0 * self.minutes - clock.now()

@@ -110,10 +110,7 @@ class WinogradPrograms:
 def _space(a: Anchor, target: tvm.target.Target) -> Space:
     registers = vector_unit(target).registers
     tiles = tuple(
-        (t, b)
-        for t in range(1, 15)
-        for b in divisors(a.blocks)
-        if registers / 4 <= t * b <= registers - 4 and b <= 4
+        (t, b) for t in range(1, 15) for b in divisors(a.blocks) if registers / 4 <= t * b <= registers - 4 and b <= 4
     )
     depth = a.reduce[2]
     return Space(
@@ -182,7 +179,11 @@ def _emit(
     """Call a function made of some statements of another one's root block."""
     body = statements[0] if len(statements) == 1 else tirx.SeqStmt(statements)
     block = tvm.s_tir.SBlock([], [], [], "root", body, None, inner)
-    func = tirx.PrimFunc([*params, out], tvm.s_tir.SBlockRealize([], True, block)).with_attr("s_tir", True).with_attr("tirx.noalias", True)
+    func = (
+        tirx.PrimFunc([*params, out], tvm.s_tir.SBlockRealize([], True, block))
+        .with_attr("s_tir", True)
+        .with_attr("tirx.noalias", True)
+    )
     return builder.emit(relax.call_tir(builder.add_func(func, name), arguments, _tensor(out)))
 
 

@@ -3,7 +3,7 @@
 from tt_spec.clock import Clock, VirtualClock, WallClock
 from tt_spec.faults import PieceFailure, blame, summary
 from tt_spec.hooks import Entry, hookimpl
-from tt_spec.loop import Outcome, run
+from tt_spec.loop import Outcome, rows_left, run
 from tt_spec.pipeline import Pipeline
 from tt_spec.plugins import PluginError, Plugins, nearest
 from tt_spec.rng import draw, rng_for
@@ -69,6 +69,7 @@ __all__ = [
     "labels",
     "nearest",
     "rng_for",
+    "rows_left",
     "run",
     "summary",
     "to_json",

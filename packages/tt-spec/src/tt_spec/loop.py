@@ -17,7 +17,11 @@ from tt_spec.pipeline import Pipeline
 from tt_spec.roles import Measurer, RunInfo, RunState, Scheduler, Stopper, Store
 from tt_spec.types import Bar, Batch, Measurement, Slot, TaskState
 
-__all__ = ["Outcome", "run"]
+__all__ = ["ROW_S", "Outcome", "rows_left", "run"]
+
+ROW_S = 1.0
+"""What a row is taken to cost before one was measured, seconds. Cautious: what a first slot leaves over goes to others,
+what it takes too much is lost to them."""
 
 
 @dataclass
@@ -96,19 +100,18 @@ def run(
         return reason
 
     def room() -> int:
-        limit = batch
-        for s in stoppers:
-            if (ask := getattr(s, "room", None)) is not None:
-                with blame("stopper", s):
-                    limit = min(limit, int(ask(whole)))
-        return max(1, limit)
+        return int(max(1, min(batch, _least("room", stoppers, whole))))
 
     reason: str | None = None
     failure: Exception | None = None
+    tell_budget = getattr(scheduler, "budget", None)
     try:
         emit("tt_run_started")
         while (reason := over()) is None:
+            left = rows_left(stoppers, whole, clock)
             with blame("scheduler", scheduler):
+                if tell_budget is not None:
+                    tell_budget(left)
                 slot = scheduler.next(states, clock)
                 _check(slot, states)
             if slot is None:
@@ -135,6 +138,30 @@ def run(
         failure, reason = e, f"broken off: {summary(e)}"
     emit("tt_run_stopped", states=states, reason=reason)
     return Outcome(states, reason, failure, whole.trials)
+
+
+def rows_left(stoppers: Sequence[Stopper], state: RunState, clock: Clock) -> float:
+    """How many more rows the run is likely to measure, at least 1; inf where no stopper bounds it.
+
+    Time counts at the run's own pace so far.
+    """
+    run_wide = [s for s in stoppers if s.scope == "run"]
+    rows, seconds = _least("room", run_wide, state), _least("left_s", run_wide, state, clock)
+    pace_s = (clock.now() - state.started) / state.trials if state.trials else ROW_S
+    return max(1.0, min(rows, seconds / max(pace_s, 1e-6)))
+
+
+def _least(limit: str, stoppers: Sequence[Stopper], *of: Any) -> float:
+    """The least of what the stoppers that have this limit answer, inf without any."""
+    least = math.inf
+    for s in stoppers:
+        if (ask := getattr(s, limit, None)) is not None:
+            with blame("stopper", s):
+                answer = float(ask(*of))
+                if math.isnan(answer):
+                    raise ValueError(f"{limit} must be a number, got nan")
+            least = min(least, answer)
+    return least
 
 
 def _ignore(**_: Any) -> None:

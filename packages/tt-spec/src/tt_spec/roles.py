@@ -170,7 +170,11 @@ class RunState:
 
 @runtime_checkable
 class Scheduler(Protocol):
-    """Says which task gets the next slot."""
+    """Says which task gets the next slot.
+
+    May also have `budget(rows)`: told before each `next` how many more rows the run is likely to measure, inf where
+    nothing bounds it.
+    """
 
     def next(self, states: Sequence[TaskState], clock: Clock) -> Slot | None:
         """A slot for a task that is not finished, or None when there is nothing left to do."""
@@ -179,7 +183,11 @@ class Scheduler(Protocol):
 
 @runtime_checkable
 class Stopper(Protocol):
-    """Says when to stop a task (`scope = "task"`) or the run (`scope = "run"`)."""
+    """Says when to stop a task (`scope = "task"`) or the run (`scope = "run"`).
+
+    One of the run may also have `room(state)`, how many more rows may be measured, and `left_s(state, clock)`, how
+    many seconds are left.
+    """
 
     scope: Literal["task", "run"]
 

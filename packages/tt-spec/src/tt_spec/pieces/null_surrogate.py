@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -15,7 +15,7 @@ __all__ = ["NullSurrogate"]
 class NullSurrogate:
     """Predicts the mean label of what it saw, whatever the row."""
 
-    inputs = "knobs"
+    inputs: Literal["knobs", "statements"] = "knobs"
     shared = False
 
     def fit(self, groups: Sequence[Group], rng: np.random.Generator) -> None:

@@ -63,6 +63,14 @@ class SchedulerContract:
         slots = run.drive(copy.deepcopy(piece))
         assert {s.task for s in slots} == {0, 1, 2}, "trials of former runs must not keep a task from its slots"
 
+    def test_a_small_budget_reaches_every_task(self, piece: Any) -> None:
+        if not hasattr(piece, "budget"):
+            return
+        slots = _Run(4, self.longest).drive(piece, budget=24)
+        assert {s.task for s in slots} == {0, 1, 2, 3}, (
+            f"told that 24 rows are left for 4 tasks, every task must get a slot, these did: {_tasks(slots)}"
+        )
+
     def test_same_states_same_slots(self, piece: Any) -> None:
         a, b = (_Run(3, self.longest).drive(p) for p in (copy.deepcopy(piece), copy.deepcopy(piece)))
         assert _tasks(a) == _tasks(b), "same states must give the same slots: seed what is random"
@@ -81,16 +89,22 @@ class _Run:
         self.states = [TaskState(synthetic_task(f"task {i}", knobs=2 + i)) for i in range(tasks)]
         self.clock, self.longest, self.failing = VirtualClock(1e9), longest, failing
 
-    def drive(self, scheduler: Any) -> list[Slot]:
-        """All slots until the scheduler has none."""
+    def drive(self, scheduler: Any, budget: int | None = None) -> list[Slot]:
+        """All slots until the scheduler has none, or until it has spent the rows of the `budget` that it is told."""
         slots: list[Slot] = []
-        while (slot := scheduler.next(self.states, self.clock)) is not None:
+        while (rows := self._rows(budget)) > 0:
+            if budget is not None:
+                scheduler.budget(rows)
+            slot = scheduler.next(self.states, self.clock)
+            if slot is None:
+                break
             self._check(slot)
             slots.append(slot)
             spent, started = 0, self.clock.now()
             state = self.states[slot.task]
             while state.finished is None:
-                left = _BATCH if slot.trials is None else min(_BATCH, slot.trials - spent)
+                room = int(min(_BATCH, self._rows(budget)))
+                left = room if slot.trials is None else min(room, slot.trials - spent)
                 if left < 1 or (slot.seconds is not None and self.clock.now() - started >= slot.seconds):
                     break
                 self._batch(slot.task, state, left)
@@ -98,6 +112,9 @@ class _Run:
                 if slot.trials is None and slot.seconds is None:
                     break
         return slots
+
+    def _rows(self, budget: int | None) -> float:
+        return math.inf if budget is None else budget - sum(s.trials for s in self.states)
 
     def _check(self, slot: Slot) -> None:
         assert isinstance(slot, Slot), f"next returns a Slot or None, got {type(slot).__name__}"

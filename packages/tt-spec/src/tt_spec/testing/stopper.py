@@ -55,6 +55,17 @@ class StopperContract:
         state.trials += 1
         assert piece.room(state) <= room, "room must not grow with trials"
 
+    def test_the_time_left_runs_down(self, piece: Any) -> None:
+        if not hasattr(piece, "left_s"):
+            return
+        clock = VirtualClock(1e9)
+        state = _fresh("run", clock, restored=False)
+        left = piece.left_s(state, clock)
+        assert left > 0, f"a fresh run has time left, got {left!r} s"
+        clock.advance(left / 2)
+        half = piece.left_s(state, clock)
+        assert half == pytest.approx(left / 2), f"{left / 2:g} s of {left:g} passed, {half!r} s are said to be left"
+
     def test_leaves_the_state_alone(self, piece: Any) -> None:
         clock = VirtualClock(1e9)
         state = _fresh(piece.scope, clock, restored=True)

@@ -1,0 +1,126 @@
+"""Tables that commands print."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from tt_core.progress import latency
+
+__all__ = ["show_plan", "show_result", "show_tasks"]
+
+
+def show_tasks(tasks: Sequence[Any], shares: Sequence[float]) -> None:
+    """The table of `tt tasks`; `shares` as fractions of the whole model's FLOP."""
+    table = _table("task", "operator", "shapes", "MFLOP ", "weight ", "share ", "space", "knobs ", "size ")
+    for t, share in zip(tasks, shares, strict=True):
+        table.add_row(
+            t.name,
+            t.op,
+            t.shapes,
+            f"{t.flops / 1e6:.2f}",
+            f"{t.weight:g}",
+            f"{share:.1%}",
+            t.space.name,
+            str(len(t.space.knobs)),
+            _size(t.space.size),
+        )
+    _wide().print(table)
+    total = sum(t.weight * t.flops for t in tasks)
+    print(f"{len(tasks)} tasks, {total / 1e9:.2f} GFLOP for {tasks[0].target}")
+
+
+def show_plan(plan: Any) -> None:
+    """What `tt tune --dry-run` prints."""
+    pieces = {role: p for role, p in plan.recipe.items() if isinstance(p, dict)}
+    plain = {k: v for k, v in plan.recipe.items() if k != "name" and not isinstance(v, dict)}
+    limits = [f"{plan.minutes:g} minutes"] if plan.minutes else []
+    limits += [f"{plan.trials} trials"] if plan.trials else []
+    for name, text in (
+        ("model", plan.model),
+        ("target", f"{plan.target}, {plan.threads} threads"),
+        ("recipe", f"{plan.recipe['name']} ({', '.join(f'{k} {v}' for k, v in plain.items())})"),
+        *((f"  {role}", _piece(p)) for role, p in pieces.items()),
+        ("history", f"{plan.history}, {sum(t.history for t in plan.tasks)} trials of these tasks"),
+        ("budget", " or ".join(limits)),
+    ):
+        print(f"{name + ':':13}{text.rstrip()}")
+    table = _table("task", "x ", "MFLOP ", "share ", "size ", "known ", "trials ", "s/trial ", "s ")
+    for t in plan.tasks:
+        table.add_row(
+            t.name,
+            f"{t.weight:g}",
+            f"{t.flops / 1e6:.2f}",
+            f"{t.share:.1%}",
+            _size(t.size),
+            str(t.history),
+            str(t.planned) if t.cap is None or t.planned > t.cap else f"{t.planned} of {t.cap}",
+            f"{t.trial_s:.2f}" if t.measured else f"({t.trial_s:.2f})",
+            f"{t.seconds:.0f}",
+        )
+    _wide().print(table)
+    known = sum(t.measured for t in plan.tasks)
+    print(
+        f"{plan.planned} trials, about {plan.seconds / 60:.1f} minutes: {plan.start_s:g} s to start, then seconds per"
+        f" trial as the history measured them ({known} tasks) or, in brackets, {plan.trial_s:g} by default"
+        f" ({len(plan.tasks) - known} tasks)"
+    )
+    if plan.left_out:
+        print(f"left out: {len(plan.left_out)} tasks ({', '.join(plan.left_out)})")
+
+
+def show_result(result: Any, history: Path | str) -> None:
+    """What `tt tune` ends with."""
+    shares = sorted(result.tasks, key=lambda t: -t.weight * t.best_s)
+    table = Table(title="where the model's time goes", title_justify="left")
+    for heading in ("task", "x", "latency", "GFLOP/s", "trials"):
+        table.add_column(heading, justify="left" if heading == "task" else "right")
+    for t in shares[:12]:
+        table.add_row(t.name, f"{t.weight:g}", latency(t.best_s), f"{t.gflops:.1f}", str(t.trials))
+    console = Console()
+    console.print(table)
+    if result.left_out:
+        kept = sum(math.isfinite(t.best_s) for t in result.left_out)
+        print(
+            f"left out: {len(result.left_out)} tasks; {kept} keep their best program from {history},"
+            f" {len(result.left_out) - kept} stay untuned"
+        )
+    print(f"stopped: {result.reason}; {result.trials} trials in {result.seconds:.0f} s, kept in {history}")
+    if result.before_s is not None:
+        print(f"verified against {' and '.join(result.verified)}")
+        print(
+            f"{result.model}: {latency(result.before_s)} untuned, {latency(result.after_s)} tuned"
+            f" ({result.before_s / result.after_s:.1f} times faster), written to {result.out}"
+        )
+    elif math.isfinite(result.estimate_s):
+        what = "the chosen tasks take" if result.left_out else "estimated"
+        print(f"{result.model}: {what} {latency(result.estimate_s)}; add --out FILE to write the library")
+
+
+def _wide() -> Console:
+    """A console whose tables need not fit a terminal where there is none."""
+    return Console(width=None if sys.stdout.isatty() else 160)
+
+
+def _table(*headings: str) -> Table:
+    """Columns whose heading ends in a blank hold numbers."""
+    table = Table()
+    for h in headings:
+        table.add_column(
+            h.strip(), justify="right" if h.endswith(" ") else "left", no_wrap=h.endswith(" "), overflow="fold"
+        )
+    return table
+
+
+def _piece(piece: dict[str, Any]) -> str:
+    return f"{piece['piece']} " + " ".join(f"{k}={v}" for k, v in piece.items() if k != "piece")
+
+
+def _size(n: int) -> str:
+    return f"{n:.3g}" if n > 99_999 else str(n)

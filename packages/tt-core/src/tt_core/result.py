@@ -1,0 +1,101 @@
+"""What a run achieved."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from tt_core.causes import Cause, Causes
+
+__all__ = ["LeftOut", "Result", "TaskResult"]
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """One operator's outcome; `best_s` is the best program's latency, re-timed if a file was written."""
+
+    name: str
+    op: str
+    weight: float
+    flops: float
+    best_s: float
+    trials: int
+    restored: int
+    errors: dict[str, int]
+    config: dict[str, Any]
+
+    @property
+    def gflops(self) -> float:
+        """GFLOP/s of the best program; 0 if there is none."""
+        return self.flops / self.best_s / 1e9 if math.isfinite(self.best_s) else 0.0
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A task that was not chosen; `best_s` is the latency of its best program in the history, which ships, or inf
+    where it stays untuned."""
+
+    name: str
+    weight: float
+    best_s: float
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run achieved.
+
+    Args:
+        reason: Why it stopped.
+        estimate_s: Weighted sum of the tuned tasks' best latencies; inf while one has no valid program.
+        left_out: The model's other tasks.
+        before_s: Median latency of the untuned model, seconds; None if no file was asked for.
+        after_s: The same of the tuned file.
+        verified: What the file's outputs were compared with.
+        causes: Why candidates failed, earlier runs' included; collected only if no tuned task has a valid program.
+    """
+
+    model: str
+    reason: str
+    tasks: tuple[TaskResult, ...]
+    trials: int
+    restored: int
+    run_id: str
+    seconds: float
+    estimate_s: float
+    left_out: tuple[LeftOut, ...] = ()
+    out: str | None = None
+    before_s: float | None = None
+    after_s: float | None = None
+    verified: dict[str, str] = field(default_factory=dict)
+    failure: Exception | None = None
+    causes: Causes = field(default_factory=Causes)
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Result:
+        """The result that `as_dict` described."""
+
+        def number(x: float | None) -> float:
+            return math.inf if x is None else x
+
+        tasks = tuple(
+            TaskResult(**{**{k: v for k, v in t.items() if k != "gflops"}, "best_s": number(t["best_s"])})
+            for t in data["tasks"]
+        )
+        left_out = tuple(LeftOut(**{**t, "best_s": number(t["best_s"])}) for t in data["left_out"])
+        failure = None if data["failure"] is None else RuntimeError(data["failure"])
+        causes = Causes(tuple(Cause(**c) for c in data["causes"]["found"]))
+        rest = {"estimate_s": number(data["estimate_s"]), "failure": failure, "causes": causes}
+        return cls(**{**data, **rest, "tasks": tasks, "left_out": left_out})
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON; infinities become None."""
+        data = asdict(replace(self, failure=None))  # an exception may refuse to be copied
+        data["failure"] = None if self.failure is None else str(self.failure)
+        for t, row in zip(self.tasks, data["tasks"], strict=True):
+            row["gflops"] = t.gflops
+        for row in [*data["tasks"], *data["left_out"]]:
+            row["best_s"] = row["best_s"] if math.isfinite(row["best_s"]) else None
+        data["estimate_s"] = self.estimate_s if math.isfinite(self.estimate_s) else None
+        return data
