@@ -12,20 +12,18 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
-from tt_spec import PluginError, Plugins, StoreError
+from tt_spec import PluginError, Plugins
 from tt_spec.hooks import EVENTS
 
-from tt_core import doctor, progress, report
+from tt_core import doctor, history_commands, progress, report
 from tt_core.errors import (
     EXIT_CODES,
-    FileError,
     InstallationError,
     ModelError,
     OptionError,
@@ -47,8 +45,7 @@ app = typer.Typer(
     add_completion=False,
     epilog="Exit codes: " + "; ".join(f"{code} {what}" for code, what in EXIT_CODES.items()) + ".",
 )
-history_app = typer.Typer(help="The store of every measurement.", no_args_is_help=True)
-app.add_typer(history_app, name="history")
+app.add_typer(history_commands.app, name="history")
 
 ModelArgument = Annotated[
     str, typer.Argument(help="ONNX file, name of the zoo (tt plugins), or op:conv2d:N,CI,HW,CO,K,S,P")
@@ -109,24 +106,22 @@ def tune(
     """Search faster programs for a model's operators, measure them here, and write the faster model."""
     from tt_core.tuning import tune as run
 
-    shapes = _shapes(shape or [])
-    sets = [*([f"space={space}"] if space else []), *(set or [])]
+    wanted: dict[str, Any] = {
+        "target": target,
+        "recipe": recipe,
+        "minutes": minutes,
+        "trials": trials,
+        "tasks": tasks or "*",
+        "skip": skip or (),
+        "only_heavy": only_heavy,
+        "shapes": _shapes(shape or []),
+        "history": history,
+        "set": [*([f"space={space}"] if space else []), *(set or [])],
+    }
     if dry_run:
         from tt_core.planning import plan
 
-        found = plan(
-            model,
-            target=target,
-            recipe=recipe,
-            minutes=minutes,
-            trials=trials,
-            tasks=tasks or "*",
-            skip=skip or (),
-            only_heavy=only_heavy,
-            shapes=shapes,
-            history=history,
-            set=sets,
-        )
+        found = plan(model, **wanted)
         if as_json:
             print(json.dumps(found.as_dict()))
         else:
@@ -138,18 +133,9 @@ def tune(
     with _interruptible() as halt:
         result = run(
             model,
-            target=target,
-            recipe=recipe,
-            minutes=minutes,
-            trials=trials,
-            tasks=tasks or "*",
-            skip=skip or (),
-            only_heavy=only_heavy,
-            shapes=shapes,
-            history=history,
+            **wanted,
             out=out,
             seed=seed,
-            set=sets,
             log=log,
             halt=lambda: halt() or ("nobody reads its output" if shown.gone else None),
             say=shown.note,
@@ -309,69 +295,6 @@ def list_recipes(as_json: JsonOption = False) -> None:
             if role not in ("name", "store", "measurer", "space")
         )
         print(f"{row['name']}: {row['summary']}\n    {shown}")
-
-
-@history_app.command("show")
-def history_show(
-    history: Annotated[Path, typer.Argument(help="The database")] = Path("tt.db"), as_json: JsonOption = False
-) -> None:
-    """Show what a history holds: its runs, and the best of each task."""
-    if not os.path.exists(history):  # unlike pathlib's, it takes any text
-        raise FileError(f"no history {history}: tt tune writes one")
-    store = Plugins().build("store", "sqlite", path=str(history))
-    try:
-        runs, tasks = store.runs(), store.summary()
-    except StoreError as e:
-        raise FileError(str(e)) from e
-    finally:
-        store.close()
-    if as_json:
-        print(json.dumps({"runs": runs, "tasks": tasks}, default=str))
-        return
-    console = Console()
-    table = Table(title=f"{len(runs)} runs", title_justify="left")
-    for heading in ("run", "began", "model", "recipe", "ended"):
-        table.add_column(heading, overflow="fold")
-    for r in runs:
-        began = datetime.fromtimestamp(r["started"]).strftime("%Y-%m-%d %H:%M")
-        model, recipe = r["info"].get("model", ""), r["info"].get("recipe", {}).get("name", "")
-        table.add_row(r["id"][:8], began, model, recipe, r["reason"] or "not in order")
-    console.print(table)
-    table = Table(title=f"{sum(t['trials'] for t in tasks)} measurements", title_justify="left")
-    for heading in ("task", "op", "best", "trials", "failed", "device"):
-        table.add_column(heading, overflow="fold")
-    for t in tasks:
-        best = t["best_s"]
-        table.add_row(
-            str(t["name"] or t["task_key"]),
-            str(t["op"] or ""),
-            progress.latency(math.inf if best is None else best),
-            str(t["trials"]),
-            str(t["failed"]),
-            str(t["device"]),
-        )
-    console.print(table)
-
-
-@history_app.command("replay")
-def history_replay(
-    run: Annotated[
-        str, typer.Argument(help="Beginning of a run's id (tt history show), or a log file; else the newest")
-    ] = "",
-    history: Annotated[Path, typer.Option(help="The database")] = Path("tt.db"),
-) -> None:
-    """Retell a run from its event log, as it was shown while it went on."""
-    from tt_core import retell
-    from tt_core.result import Result
-
-    log = retell.find(run, history)
-    with retell.whole(log):
-        told = retell.show(log, sys.stdout)
-        if told.result is not None:
-            report.show_result(Result.of(told.result), told.run.options["options"]["history"])
-        else:
-            trials = sum(s.trials for s in told.states)
-            print(f"stopped: {told.reason or 'its log ends here, the run was killed or goes on'}; {trials} trials")
 
 
 def main() -> None:
