@@ -20,6 +20,7 @@ CASES = {
     "reshape": (lambda a, b: relax.op.reshape(a, (2, 6)), A.reshape(2, 6)),
     "expand_dims": (lambda a, b: relax.op.expand_dims(a, [0, 2]), A[None, :, None]),
     "squeeze": (lambda a, b: relax.op.squeeze(relax.op.expand_dims(a, 0), [0]), A),
+    "scalars": (lambda a, b: relax.op.multiply(relax.const(2.0), relax.const(3.0)), np.float32(6)),
     "where": (lambda a, b: relax.op.where(relax.op.isnan(a), b, a), A),
 }
 
@@ -42,7 +43,7 @@ def test_an_operator_on_constants_becomes_its_value(name):
     (binding,) = mod["main"].body.blocks[0].bindings
     assert isinstance(binding.value, tvm.ir.GenericConst)
     got = binding.value.value.numpy()
-    assert got.dtype == np.float32 and np.array_equal(got, want)
+    assert got.dtype == np.float32 and got.shape == np.shape(want) and np.array_equal(got, want)
 
 
 @pytest.mark.parametrize(

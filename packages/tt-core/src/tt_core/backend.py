@@ -78,7 +78,7 @@ class TvmBackend:
         start = time.perf_counter()
         schedule = work.schedule(row)
         apply_s = time.perf_counter() - start
-        return TvmCandidate(work, work.compile(schedule.mod), apply_s)
+        return TvmCandidate(work, work.compile(schedule.mod), apply_s, work.preparation(row))
 
     def threads(self) -> int:
         """Threads that TVM's runtime uses in this process."""
@@ -124,12 +124,12 @@ class TvmBackend:
 class TvmCandidate:
     """One compiled program with its arguments."""
 
-    def __init__(self, work: _Workload, library: Any, apply_s: float) -> None:
-        self._work, self._library, self.apply_s = work, library, apply_s
+    def __init__(self, work: _Workload, library: Any, apply_s: float, prepared: Any = None) -> None:
+        self._work, self._library, self.apply_s, self._prepared = work, library, apply_s, prepared
         self._call = library["main"]
 
     def run(self, n: int) -> float:
-        args, sync = self._work.arguments(), self._work.sync
+        args, sync = self._work.arguments(self._prepared), self._work.sync
         call, start = self._call, time.perf_counter()
         for _ in range(n):
             call(*args)
@@ -140,7 +140,7 @@ class TvmCandidate:
         want = self._work.reference()
         # what an earlier candidate left in the output must not pass for this one's
         unwritten = (want == 0).astype(want.dtype) if want.dtype.kind in "biu" else np.full_like(want, np.nan)
-        *inputs, out = self._work.arguments()
+        *inputs, out = self._work.arguments(self._prepared)
         out.copyfrom(unwritten)
         self._call(*inputs, out)
         self._work.sync()
@@ -154,6 +154,7 @@ class _Workload:
         self.mod, self.target, self.programs = mod, target, programs
         self._schedules: OrderedDict[bytes, Any] = OrderedDict()
         self._arguments: list[Any] | None = None
+        self._prepared: dict[Any, Any] = {}
         self._reference: np.ndarray | None = None
         kind = str(target.kind.name)
         self.device = tvm.cpu() if kind in ("llvm", "c") else tvm.device(kind, 0)
@@ -177,8 +178,20 @@ class _Workload:
             lines = [re.sub(r"\s+", " ", x).strip() for x in str(e).splitlines() if x.strip()]
             raise RuntimeError(f"TVM cannot build the program: {lines[0][:500] if lines else type(e).__name__}") from e
 
-    def arguments(self) -> list[Any]:
-        """Random inputs and room for the output, the same for all candidates."""
+    def preparation(self, row: np.ndarray) -> Any:
+        """Which constant the row's program takes in another form (`tt_space.Prepared`), or None."""
+        prepare = getattr(self.programs, "prepare", None)
+        return None if prepare is None else prepare(np.asarray(row, dtype=np.int64))
+
+    def arguments(self, prepared: Any = None) -> list[Any]:
+        """Random inputs and room for the output, the same for all candidates but for a prepared constant."""
+        if prepared is not None:
+            args = list(self.arguments())
+            if prepared not in self._prepared:
+                made = prepared.make(args[prepared.position].numpy())
+                self._prepared[prepared] = tvm.runtime.tensor(made, self.device)
+            args[prepared.position] = self._prepared[prepared]
+            return args
         if self._arguments is None:
             rng = np.random.default_rng(0)
             self._arguments = [

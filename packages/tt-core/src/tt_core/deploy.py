@@ -19,6 +19,7 @@ from tt_core.backend import compare, difference
 from tt_core.errors import FileError, InstallationError, ModelError, VerificationError, one_line
 from tt_core.lower import Lowered, unpack
 from tt_core.models import Model
+from tt_core.prepare import prepare_constants
 from tt_core.runtime import digest, sidecar_path
 
 __all__ = ["MODEL_TOLERANCE", "WORST_TOLERANCE", "check_writable", "compile_library", "verify", "write"]
@@ -37,15 +38,23 @@ def compile_library(lowered: Lowered, rows: Mapping[str, np.ndarray], plugins: P
     """
     plugins = plugins or Plugins()
     mod = tvm.IRModule(dict(lowered.mod.functions_items()), attrs=lowered.mod.attrs)
+    prepared: dict[str, Any] = {}
     for task in lowered.tasks:
         if task.key not in rows:
             continue
         single, target, space = unpack(task.payload)
-        schedule = plugins.build("space", space).open(single, target).apply(rows[task.key])
+        programs, row = plugins.build("space", space).open(single, target), rows[task.key]
+        schedule = programs.apply(row)
+        how = programs.prepare(row) if hasattr(programs, "prepare") else None
         func = tvm.ir.load_json(tvm.ir.save_json(schedule.mod["main"]))
         for name in lowered.functions[task.key]:
             var = mod.get_global_var(name)
-            mod.update_func(var, func.without_attr("global_symbol").with_attr("tirx.is_scheduled", True))
+            tuned = func.without_attr("global_symbol").with_attr("tirx.is_scheduled", True)
+            if how is None:
+                mod.update_func(var, tuned)
+            else:
+                prepared[name] = tuned, how
+    mod = prepare_constants(mod, prepared)
     t = relax.transform
     passes = [
         t.RewriteDataflowReshape(),

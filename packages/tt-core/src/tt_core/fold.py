@@ -57,7 +57,7 @@ class _Folder(relax.PyExprMutator):
         if any(v is None or v.dtype.kind not in "fb" for v in values):
             return call
         with np.errstate(all="ignore"):
-            value = np.ascontiguousarray(_OPERATORS[name](call, *values))
+            value = np.array(_OPERATORS[name](call, *values), order="C")  # ascontiguousarray makes scalars vectors
         return relax.const(value.astype(str(call.ty.dtype)))
 
     def _value(self, expr: relax.Expr) -> np.ndarray | None:

@@ -6,18 +6,31 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tt_space.both import Both, Union
-    from tt_space.programs import InvalidRow, Programs
+    from tt_space.both import Both, Template, Union
+    from tt_space.programs import InvalidRow, Prepared, Programs
     from tt_space.sketch import Sketch, SketchPrograms
-    from tt_space.template import Template, TemplatePrograms
+    from tt_space.template import TemplatePrograms
+    from tt_space.winograd import WinogradPrograms
 
-__all__ = ["Both", "InvalidRow", "Programs", "Sketch", "SketchPrograms", "Template", "TemplatePrograms", "Union"]
+__all__ = [
+    "Both",
+    "InvalidRow",
+    "Prepared",
+    "Programs",
+    "Sketch",
+    "SketchPrograms",
+    "Template",
+    "TemplatePrograms",
+    "Union",
+    "WinogradPrograms",
+]
 
 _MODULES = {
-    "both": ("Both", "Union"),
-    "programs": ("InvalidRow", "Programs"),
+    "both": ("Both", "Template", "Union"),
+    "programs": ("InvalidRow", "Prepared", "Programs"),
     "sketch": ("Sketch", "SketchPrograms"),
-    "template": ("Template", "TemplatePrograms"),
+    "template": ("TemplatePrograms",),
+    "winograd": ("WinogradPrograms",),
 }
 
 

@@ -1,4 +1,4 @@
-"""Templates and sketches in one space, so that the search compares them."""
+"""Several spaces of an operator as one, so that the search compares them."""
 
 from __future__ import annotations
 
@@ -11,25 +11,49 @@ from tt_spec import Knob, Limit, Space
 from tvm.s_tir import Schedule
 
 from tt_space.packing import legalizers
-from tt_space.programs import InvalidRow, Programs
+from tt_space.programs import InvalidRow, Prepared, Programs
 from tt_space.sketch import SketchPrograms
 from tt_space.template import TemplatePrograms, has_template
+from tt_space.winograd import WinogradPrograms, has_winograd
 
-__all__ = ["Both", "Union"]
+__all__ = ["Both", "Template", "Union"]
 
-PRIOR = (7 / 8, 1 / 8)
-"""How random rows divide between templates and sketches: good programs are frequent in the former."""
+PRIOR = {"template": 5.0, "winograd": 2.0, "sketch": 1.0}
+"""How random rows divide between the parts of a space: good programs are frequent in templates."""
 
 
-class Both:
-    """Template and sketches of an operator side by side; sketches alone where there is no template."""
+class Template:
+    """Templates of convolutions and matrix products, sketches of all other operators."""
 
     legalizers = staticmethod(legalizers)
 
     def open(self, mod: tvm.IRModule, target: tvm.target.Target) -> Programs:
-        """The space of one workload, with the programs behind its rows. Arguments as `Sketch.open`."""
-        sketches = SketchPrograms(mod, target)
-        return Union([TemplatePrograms(mod, target), sketches], PRIOR) if has_template(mod) else sketches
+        """The space of one workload, with the programs behind its rows.
+
+        Args:
+            mod: One PrimFunc named "main", lowered with `legalizers`.
+            target: With `num-cores` set.
+        """
+        return _joined(_templates(mod, target) or [SketchPrograms(mod, target)])
+
+
+class Both:
+    """Templates and sketches of an operator side by side; sketches alone where there is no template."""
+
+    legalizers = staticmethod(legalizers)
+
+    def open(self, mod: tvm.IRModule, target: tvm.target.Target) -> Programs:
+        """As `Template.open`."""
+        return _joined([*_templates(mod, target), SketchPrograms(mod, target)])
+
+
+def _templates(mod: tvm.IRModule, target: tvm.target.Target) -> list[Any]:
+    found: list[Any] = [TemplatePrograms(mod, target)] if has_template(mod) else []
+    return [*found, WinogradPrograms(mod, target)] if has_winograd(mod) else found
+
+
+def _joined(parts: list[Any]) -> Programs:
+    return parts[0] if len(parts) == 1 else Union(parts, tuple(PRIOR[p.space.name] for p in parts))
 
 
 class Union:
@@ -53,7 +77,9 @@ class Union:
                 knobs.append(replace(k, name=f"{part.space.name}.{k.name}", active_if=(parent, codes)))
             limits += [replace(x, factors=tuple((k + first, f) for k, f in x.factors)) for x in part.space.limits]
         version = "+".join(p.space.version for p in parts)
-        self.space = Space(tuple(knobs), version=version, limits=tuple(limits), name="both")
+        self.space = Space(
+            tuple(knobs), version=version, limits=tuple(limits), name="+".join(p.space.name for p in parts)
+        )
 
     def apply(self, row: np.ndarray) -> Schedule:
         row = np.asarray(row, dtype=np.int64)
@@ -66,6 +92,10 @@ class Union:
         found = np.zeros(len(self.space.knobs), dtype=np.int64)
         found[0], found[mine] = row[0], self.parts[row[0]].read(schedule, row[mine])
         return found
+
+    def prepare(self, row: np.ndarray) -> Prepared | None:
+        part = self.parts[row[0]]
+        return part.prepare(row[self._columns[row[0]]]) if hasattr(part, "prepare") else None
 
     def features(self, schedules: list[Schedule]) -> list[np.ndarray]:
         return self.parts[-1].features(schedules)

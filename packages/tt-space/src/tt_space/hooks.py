@@ -16,9 +16,9 @@ def tt_spaces() -> list[Entry]:
         ),
         Entry(
             "template",
-            "tt_space.template:Template",
-            "register-tiled programs over packed weights; sketches where there is no template",
-            "Georganas 2018; AutoTVM 2018",
+            "tt_space.both:Template",
+            "register-tiled programs over packed weights, Winograd; sketches where there is no template",
+            "Georganas 2018; Lavin 2016",
         ),
         Entry("both", "tt_space.both:Both", "templates and sketches in one space, compared by the search"),
     ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -9,15 +11,31 @@ from tt_spec import Space
 from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 
-__all__ = ["Features", "InvalidRow", "Programs", "first_line"]
+__all__ = ["Features", "InvalidRow", "Prepared", "Programs", "first_line"]
 
 
 class InvalidRow(ValueError):
     """A row for which there is no program; the message says why."""
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """A constant argument that a program takes in another form, made when the model is compiled.
+
+    Args:
+        position: Of the argument.
+        form: Its name; the same name means the same form.
+        make: The workload's array to the program's.
+    """
+
+    position: int
+    form: str
+    make: Callable[[np.ndarray], np.ndarray] = field(compare=False)
+
+
 class Programs(Protocol):
-    """Rows to schedules and back.
+    """Rows to schedules and back. Where a program takes a constant in another form, the space has a method
+    `prepare(row) -> Prepared | None` too.
 
     Args:
         space: Of the rows.

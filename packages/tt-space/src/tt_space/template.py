@@ -20,31 +20,15 @@ from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 
 from tt_space.machine import vector_unit
-from tt_space.packing import ANCHOR, legalizers
-from tt_space.programs import Features, InvalidRow, Programs, first_line
-from tt_space.sketch import SketchPrograms
+from tt_space.packing import ANCHOR
+from tt_space.programs import Features, InvalidRow, first_line
 
-__all__ = ["Template", "TemplatePrograms", "has_template"]
+__all__ = ["Anchor", "TemplatePrograms", "copied", "divisors", "find_anchor", "has_template", "pad_apart"]
 
 ORDERS = ("blocks rows | columns", "rows blocks | columns", "rows | blocks columns", "rows columns | blocks")
 """Outer loops: parallel ones before the bar, serial ones behind it, outermost first."""
 
 VERSION = "1"
-
-
-class Template:
-    """Register-tiled programs of packed convolutions and matrix products; sketches for all other operators."""
-
-    legalizers = staticmethod(legalizers)
-
-    def open(self, mod: tvm.IRModule, target: tvm.target.Target) -> Programs:
-        """The space of one workload, with the programs behind its rows.
-
-        Args:
-            mod: One PrimFunc named "main", lowered with `legalizers`.
-            target: With `num-cores` set.
-        """
-        return TemplatePrograms(mod, target) if has_template(mod) else SketchPrograms(mod, target)
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,15 @@
 """Winograd's minimal filtering for 3x3 convolutions of stride 1: fewer multiplications, more additions.
 
-F(m x m, 3 x 3) computes m x m outputs of one channel pair with (m + 2)^2 multiplications instead of 9 m^2: a quarter for
-m = 4, 4/9 for m = 2. The weights are transformed when the model is compiled, `(m + 2, m + 2, blocks, channels, lanes)`.
+F(m x m, 3 x 3) computes m x m outputs of one channel pair with (m + 2)^2 multiplications instead of 9 m^2: a quarter
+for m = 4, 4/9 for m = 2. The weights are transformed when the model is compiled,
+`(m + 2, m + 2, blocks, channels, lanes)`.
 
 Source: Lavin and Gray (2016), Fast algorithms for convolutional neural networks, CVPR, arXiv:1509.09308.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,7 @@ from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 
 from tt_space.machine import vector_unit
-from tt_space.programs import Features, InvalidRow, first_line
+from tt_space.programs import Features, InvalidRow, Prepared, first_line
 from tt_space.template import Anchor, copied, divisors, find_anchor, pad_apart
 
 __all__ = ["WinogradPrograms", "has_winograd", "transformed"]
@@ -102,9 +104,10 @@ class WinogradPrograms:
     def read(self, schedule: Schedule, row: np.ndarray) -> np.ndarray:
         return self.space.canonical(np.asarray(row, dtype=np.int64)[None])[0]
 
-    def prepare(self, row: np.ndarray, position: int, value: np.ndarray) -> np.ndarray:
-        """What the row's program takes for the constant argument at `position` of the workload."""
-        return transformed(value, self.space.decode(row)["outputs"]) if position == self._weight else value
+    def prepare(self, row: np.ndarray) -> Prepared:
+        """The weights, transformed for the size of output tile that the row chooses."""
+        m = int(self.space.decode(row)["outputs"])
+        return Prepared(self._weight, f"winograd {m}", partial(transformed, m=m))
 
 
 def _space(a: Anchor, target: tvm.target.Target) -> Space:
