@@ -35,10 +35,10 @@ def tt_recipes() -> list[Entry]:
     return found
 
 
-def _zoo(name: str) -> Any:
+def _zoo(name: str, batch: int = 1) -> Any:
     from tt_core import zoo
 
-    return zoo.build(name)
+    return zoo.build(name, batch)
 
 
 def _toml(path: Path) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from tvm import relax
 from tt_core.errors import ModelError, summary
 from tt_core.fold import fold_constants
 
-__all__ = ["Lowered", "lower", "payload", "unpack"]
+__all__ = ["Lowered", "lower", "payload", "unpack", "written"]
 
 _KINDS = (  # the first that a function's name contains
     "conv2d_transpose",
@@ -118,6 +118,17 @@ def as_module(func: tvm.tirx.PrimFunc) -> tvm.IRModule:
     return tvm.IRModule({"main": func})
 
 
+def written(func: tvm.tirx.PrimFunc) -> list[int]:
+    """Positions of the parameters that a PrimFunc stores to, ascending."""
+    found: set[int] = set()
+
+    def visit(store: tvm.tirx.BufferStore) -> None:
+        found.update(i for i, p in enumerate(func.params) if p.same_as(store.buffer))
+
+    tvm_ffi.structural_walk(func.body, (tvm.tirx.BufferStore, visit))
+    return sorted(found)
+
+
 def _passes(target: Any, legalizers: dict[str, Any]) -> list[Any]:
     t = relax.transform
     layout = []
@@ -196,7 +207,7 @@ def _task_name(function: str) -> str:
 def _kind(name: str, mod: tvm.IRModule) -> str:
     """The operator that similar tasks share: the heavy one of the fused, depthwise apart from dense convolutions."""
     kind = next((k for k in _KINDS if k in name), name.split("_")[0] or name)
-    return f"dw{kind}" if kind.startswith("conv") and _depthwise(mod) else kind
+    return f"dw{kind}" if kind.startswith("conv") and ("depthwise" in name or _depthwise(mod)) else kind
 
 
 def _depthwise(mod: tvm.IRModule) -> bool:

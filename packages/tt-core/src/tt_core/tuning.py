@@ -155,7 +155,7 @@ def tune(
     """Tune a model's operators on this machine and write the faster model.
 
     Args:
-        model: ONNX file, name of the zoo, "op:…", `onnx.ModelProto` or Relax `IRModule`.
+        model: What `tt_core.models.load` takes: a file, a name of the zoo, "op:…", or an object.
         target: "native", a target string, JSON, dict or TVM target.
         recipe: Name or TOML file.
         minutes: Tuning time; with neither this nor `trials`, 5.
@@ -210,6 +210,8 @@ def tune(
         ready = prepare(
             model, target=resolved, shapes=shapes, tasks=tasks, plugins=plugins, space=space[0] if space else "both"
         )
+        for note in ready.model.notes:
+            say(note)
         untuned = None
         if path is not None:  # a model that cannot be deployed is refused before it is tuned
             with quiet():
@@ -388,7 +390,7 @@ def _ship(
     from tt_core.backend import random_array
 
     sidecar: dict[str, Any] = {
-        "inputs": [{"name": i.name, "shape": list(i.shape), "dtype": i.dtype} for i in ready.model.inputs],
+        "inputs": [_input(i) for i in ready.model.inputs],
         "outputs": list(ready.model.outputs),
         "target": str(ready.target),
         "threads": int(ready.target.attrs.get("num-cores", cores())),
@@ -396,7 +398,7 @@ def _ship(
         "versions": _versions(recipe),
     }
     rng = np.random.default_rng(0)
-    inputs = {i.name: random_array(i.shape, i.dtype, rng) for i in ready.model.inputs}
+    inputs = {i.name: random_array(i.shape, i.dtype, rng, i.below) for i in ready.model.inputs}
     say("compiling the model")
     with tempfile.TemporaryDirectory(prefix="tt-") as folder:
         untuned, tuned = Path(folder, "untuned.so"), Path(folder, "tuned.so")
@@ -430,6 +432,12 @@ def _ship(
     with quiet():
         deploy.write(library, path, sidecar)
     return {"before_s": before, "after_s": after, "verified": verified}
+
+
+def _input(i: Any) -> dict[str, Any]:
+    """An input as the sidecar keeps it; integers with the range from which random ones are drawn."""
+    range_ = {"below": i.below} if np.dtype(i.dtype).kind in "iu" else {}
+    return {"name": i.name, "shape": list(i.shape), "dtype": i.dtype, **range_}
 
 
 def _end(store: Any, run_id: str, reason: str) -> None:
