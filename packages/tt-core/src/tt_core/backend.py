@@ -12,7 +12,7 @@ import tvm
 from tt_spec import Plugins, Realised, Statements, Task, concat_statements
 
 from tt_core.indices import DEFAULT, parameter_bound
-from tt_core.lower import unpack, written
+from tt_core.lower import outputs, unpack
 
 __all__ = ["TOLERANCES", "TvmBackend", "compare", "difference", "random_array"]
 
@@ -140,13 +140,13 @@ class TvmCandidate:
     def check(self) -> str | None:
         wanted = self._work.reference()
         args = self._work.arguments()
-        outputs = args[len(args) - len(wanted) :]
-        for out, want in zip(outputs, wanted, strict=True):
+        results = args[len(args) - len(wanted) :]
+        for out, want in zip(results, wanted, strict=True):
             # what an earlier candidate left in the output must not pass for this one's
             out.copyfrom((want == 0).astype(want.dtype) if want.dtype.kind in "biu" else np.full_like(want, np.nan))
         self._call(*args)
         self._work.sync()
-        for i, (out, want) in enumerate(zip(outputs, wanted, strict=True)):
+        for i, (out, want) in enumerate(zip(results, wanted, strict=True)):
             if (wrong := compare(out.numpy(), want)) is not None:
                 return wrong if len(wanted) == 1 else f"output {i}: {wrong}"
         return None
@@ -198,11 +198,11 @@ class _Workload:
         """The untuned program's outputs on the same inputs."""
         if self._reference is None:
             args = self.arguments()
-            first = len(args) - len(written(self.mod["main"]))
-            outputs = [tvm.runtime.tensor(np.zeros_like(a.numpy()), self.device) for a in args[first:]]
-            self.compile(self.mod)["main"](*args[:first], *outputs)
+            first = len(args) - outputs(self.mod["main"])
+            room = [tvm.runtime.tensor(np.zeros_like(a.numpy()), self.device) for a in args[first:]]
+            self.compile(self.mod)["main"](*args[:first], *room)
             self.sync()
-            self._reference = [np.asarray(out.numpy()) for out in outputs]
+            self._reference = [np.asarray(out.numpy()) for out in room]
         return self._reference
 
 

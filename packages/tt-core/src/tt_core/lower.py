@@ -18,7 +18,7 @@ from tvm import relax
 from tt_core.errors import ModelError, summary
 from tt_core.fold import fold_constants
 
-__all__ = ["Lowered", "lower", "payload", "unpack", "written"]
+__all__ = ["Lowered", "lower", "outputs", "payload", "unpack"]
 
 _KINDS = (  # the first that a function's name contains
     "conv2d_transpose",
@@ -70,7 +70,7 @@ def lower(mod: tvm.IRModule, target: Any, plugins: Plugins | None = None, space:
     modules: dict[str, tvm.IRModule] = {}
     names: dict[str, str] = {}
     for var, func in mod.functions.items():
-        if not isinstance(func, tvm.tirx.PrimFunc) or not calls[var.name_hint]:
+        if not isinstance(func, tvm.tirx.PrimFunc) or not calls[var.name_hint] or not outputs(func):
             continue
         single = as_module(func)
         key = _key(single, text)
@@ -118,7 +118,7 @@ def as_module(func: tvm.tirx.PrimFunc) -> tvm.IRModule:
     return tvm.IRModule({"main": func})
 
 
-def written(func: tvm.tirx.PrimFunc) -> list[int]:
+def _written(func: tvm.tirx.PrimFunc) -> list[int]:
     """Positions of the parameters that a PrimFunc stores to, ascending."""
     found: set[int] = set()
 
@@ -127,6 +127,15 @@ def written(func: tvm.tirx.PrimFunc) -> list[int]:
 
     tvm_ffi.structural_walk(func.body, (tvm.tirx.BufferStore, visit))
     return sorted(found)
+
+
+def outputs(func: tvm.tirx.PrimFunc) -> int:
+    """How many of a PrimFunc's last parameters are its outputs.
+
+    0 if it stores to none or to others too, as one does that hands its buffers to a library: nothing to tune.
+    """
+    found = _written(func)
+    return len(found) if found == list(range(len(func.params) - len(found), len(func.params))) else 0
 
 
 def _passes(target: Any, legalizers: dict[str, Any]) -> list[Any]:
@@ -145,6 +154,8 @@ def _passes(target: Any, legalizers: dict[str, Any]) -> list[Any]:
         t.CanonicalizeBindings(),
         t.FoldConstant(),
         *layout,
+        relax.backend.DispatchSampling(),
+        relax.backend.DispatchSortScan(),
         t.LegalizeOps(legalizers),
         t.AnnotateTIROpPattern(),
         t.FoldConstant(),
@@ -230,4 +241,5 @@ def _flops(mod: tvm.IRModule) -> float:
 
 def _shapes(mod: tvm.IRModule) -> str:
     shapes = ["x".join(str(int(d)) for d in p.shape) or "scalar" for p in mod["main"].params]
-    return f"{', '.join(shapes[:-1])} -> {shapes[-1]}"
+    first = len(shapes) - outputs(mod["main"])
+    return f"{', '.join(shapes[:first])} -> {', '.join(shapes[first:])}"

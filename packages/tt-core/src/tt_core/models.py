@@ -12,7 +12,9 @@ from tt_spec import PluginError, Plugins, nearest
 
 from tt_core.errors import ModelError
 
-__all__ = ["Input", "Model", "Peer", "load"]
+__all__ = ["FLOAT16_NOTE", "Input", "Model", "Peer", "load"]
+
+FLOAT16_NOTE = "{} holds float16: computed in float32, its inputs and outputs stay float16"
 
 Arrays = dict[str, np.ndarray]
 

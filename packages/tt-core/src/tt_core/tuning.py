@@ -16,7 +16,7 @@ from tt_spec import Outcome, Pipeline, Plugins, RunInfo, StoreError, Task, WallC
 from tt_spec.types import TaskState
 
 from tt_core import eventlog
-from tt_core.errors import FileError, OptionError, TargetError, VerificationError
+from tt_core.errors import FileError, ModelError, OptionError, TargetError, VerificationError
 from tt_core.quiet import quiet
 from tt_core.recipe import Recipe, resolve
 from tt_core.target import cores, device_fingerprint, prepare_threads, runnable
@@ -127,6 +127,8 @@ def prepare(
         loaded = models.load(model, shapes, plugins)
         lowered = lower.lower(loaded.mod, resolved, plugins, space)
     chosen = [t for t in lowered.tasks if fnmatch.fnmatch(t.name, tasks)]
+    if not lowered.tasks:
+        raise ModelError(f"{loaded.name} has no operator to tune: it only passes on what it is given")
     if not chosen:
         names = [t.name for t in lowered.tasks]
         raise OptionError(f"--tasks {tasks!r} matches none of the {len(names)} tasks{nearest(tasks, names)}")

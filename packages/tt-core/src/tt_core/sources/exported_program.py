@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tt_core.errors import ModelError, summary
-from tt_core.models import Input, Model, Peer
+from tt_core.models import FLOAT16_NOTE, Input, Model, Peer
 from tt_core.sources import shapes as shape_options
 
 __all__ = ["convert", "read"]
@@ -51,9 +51,7 @@ def convert(program: Any, name: str, shapes: Shapes, source: str | None = None) 
         try:
             if _holds_half(torch, program):
                 program, shapes = _in_float32(torch, program, inputs, shapes, source), {}
-                notes = (
-                    f"{source} holds float16 weights or arithmetic: computed in float32; its inputs and outputs stay",
-                )
+                notes = (FLOAT16_NOTE.format(source),)
             program = program.run_decompositions()
         except ModelError:
             raise

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import functools
 import importlib
+import io
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tt_core.errors import ModelError, summary
-from tt_core.models import Input, Model, Peer
+from tt_core.models import FLOAT16_NOTE, Input, Model, Peer
 from tt_core.sources import shapes as shape_options
 
 __all__ = ["convert", "read"]
@@ -37,15 +39,17 @@ def convert(model: Any, name: str, shapes: Shapes, source: str | None = None) ->
     weights = {w.name for w in model.graph.initializer}
     given = [i for i in model.graph.input if i.name not in weights]
     shape_options.known(shapes, [i.name for i in given])
-    fixed = {i.name: shape_options.fix(i.name, _dims(i, source), shapes) for i in given}
+    dims = {i.name: _dims(i, source) for i in given}
+    fixed = {name: shape_options.fix(name, d, shapes) for name, d in dims.items()}
+    shape_options.agree(dims, fixed)
     under = f"{source} under {shape_options.shown(fixed)}"
-    notes: tuple[str, ...] = ()
+    notes = []
     from tt_core.sources import half
 
     original = model
     if half.present(model):
         model = half.to_float32(model)
-        notes = (f"{source} holds float16 weights or arithmetic: computed in float32; its inputs and outputs stay",)
+        notes.append(FLOAT16_NOTE.format(source))
     try:
         slim = onnxslim.slim(
             model, input_shapes=[f"{n}:{','.join(map(str, s))}" for n, s in fixed.items() if s], model_check=False
@@ -56,10 +60,11 @@ def convert(model: Any, name: str, shapes: Shapes, source: str | None = None) ->
     from tt_core.sources.tvm_module import inputs_of
 
     left = [i.name for i in slim.graph.input if i.name in fixed]
+    notes += [f"input {n!r} of {source} has no use and is left out" for n in fixed if n not in left]
     # TVM may rename an input to what Relax allows; order and number are the file's
     inputs = tuple(Input(n, i.shape, i.dtype, i.below) for n, i in zip(left, inputs_of(mod), strict=True))
     peer = Peer("onnxruntime", functools.partial(_onnxruntime, slim.SerializeToString()))
-    return Model(name, mod, inputs, tuple(o.name for o in slim.graph.output), peer, notes)
+    return Model(name, mod, inputs, tuple(o.name for o in slim.graph.output), peer, tuple(notes))
 
 
 def _check(onnx: Any, model: Any, source: str) -> None:
@@ -90,10 +95,11 @@ def _to_relax(slim: Any, original: Any, fixed: Shapes, source: str, under: str) 
 
     _refuse_unsupported(slim, original, source)
     try:
-        return from_onnx(slim, shape_dict={n: list(s) for n, s in fixed.items()}, keep_params_in_input=False)
+        with redirect_stdout(io.StringIO()):  # the importer prints what it fails at, many lines of it
+            return from_onnx(slim, shape_dict={n: list(s) for n, s in fixed.items()}, keep_params_in_input=False)
     except Exception as e:
         node = _node_in_hand(e)
-        where = "" if node is None else f" at {_place(node, original)}"
+        where = "" if node is None else f" at the {node.op_type}, {_place(node, original)}"
         raise ModelError(f"TVM cannot import {under}{where}: {summary(e)}{'' if node is None else _ADVICE}") from e
 
 
@@ -111,7 +117,7 @@ def _refuse_unsupported(slim: Any, original: Any, source: str) -> None:
     first: dict[str, Any] = {}
     for node in _nodes(slim.graph):
         if node.op_type not in supported or node.domain not in ("", "ai.onnx", "com.microsoft"):
-            first.setdefault(node.op_type, node)
+            first.setdefault(f"{node.domain}.{node.op_type}".lstrip("."), node)
     if first:
         kinds = "operators" if len(first) > 1 else "operator"
         places = "; ".join(f"{kind} at {_place(node, original)}" for kind, node in first.items())
@@ -128,12 +134,11 @@ def _nodes(graph: Any) -> Iterator[Any]:
 
 
 def _place(node: Any, original: Any) -> str:
-    """`node 17 'Conv_3' (Conv) -> out`, counted in the user's file, where simplifying left the node its outputs."""
+    """`node 17 'Conv_3' -> out`, counted from 0 in the user's file, where simplifying left the node its outputs."""
     outputs = [o for o in node.output if o]
     number = next((i for i, n in enumerate(_nodes(original.graph)) if set(n.output) & set(outputs)), None)
     at = "a node" if number is None else f"node {number}"
-    domain = f"{node.domain}." if node.domain else ""
-    return f"{at} {node.name!r} ({domain}{node.op_type}) -> {', '.join(outputs)}"
+    return f"{at} {node.name!r} -> {', '.join(outputs)}"
 
 
 def _node_in_hand(e: BaseException) -> Any:

@@ -8,7 +8,7 @@ from tt_spec import nearest
 
 from tt_core.errors import ModelError
 
-__all__ = ["fix", "known", "shown"]
+__all__ = ["agree", "fix", "known", "shown"]
 
 
 def fix(name: str, dims: Sequence[int | str] | None, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
@@ -41,6 +41,20 @@ def fix(name: str, dims: Sequence[int | str] | None, shapes: Mapping[str, tuple[
     if any(isinstance(d, int) and d != g for d, g in zip(dims, given, strict=True)):
         raise ModelError(f"{option} contradicts the file, which fixes [{text}]")
     return given
+
+
+def agree(dims: Mapping[str, Sequence[int | str] | None], fixed: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise `ModelError` if a dimension that several inputs share by name has two sizes."""
+    first: dict[str, tuple[str, int]] = {}
+    for name, shape in fixed.items():
+        for dim, size in zip(dims[name] or (), shape, strict=False):
+            if isinstance(dim, int) or dim == "?":
+                continue
+            other, before = first.setdefault(dim, (name, size))
+            if before != size:
+                raise ModelError(
+                    f"{dim!r} is {before} in input {other!r} and {size} in {name!r}: --shape must give it one size"
+                )
 
 
 def known(shapes: Mapping[str, tuple[int, ...]], inputs: Iterable[str]) -> None:

@@ -10,7 +10,7 @@ from tvm import relax
 
 from tt_core.errors import ModelError, summary
 from tt_core.indices import DEFAULT, input_bounds
-from tt_core.lower import written
+from tt_core.lower import outputs
 from tt_core.models import Input, Model
 from tt_core.sources import shapes as shape_options
 
@@ -63,21 +63,19 @@ def operator(func: tvm.tirx.PrimFunc, name: str, shapes: Shapes | None = None) -
         raise ModelError(
             f"{name}: every parameter of an operator must be a buffer of fixed shape ({func.params})"
         ) from e
-    outputs = written(func)
-    if not outputs or outputs != list(range(len(dims) - len(outputs), len(dims))):
-        raise ModelError(
-            f"{name} writes its parameters {outputs} of {len(dims)}: the last ones, and only those, must be"
-        )
-    if len(outputs) == len(dims):
+    count = outputs(func)
+    if not count:
+        raise ModelError(f"{name}: the outputs of an operator are its last parameters, and it stores to those only")
+    n = len(dims) - count
+    if not n:
         raise ModelError(f"{name} has no input: there is nothing to tune")
     if not func.attrs or not func.attrs.get("s_tir", False):
         raise ModelError(f"{name} cannot be scheduled: write it with T.sblock and @T.prim_func(s_tir=True)")
-    n = len(dims) - len(outputs)
     names = _unique([str(p.name) for p in func.params[:n]])
     builder = relax.BlockBuilder()
     variables = [relax.Var(v, relax.TensorType(dims[i], dtypes[i])) for i, v in enumerate(names)]
     call = builder.add_func(func.without_attr("global_symbol"), _identifier(name))
-    types = [relax.TensorType(dims[i], dtypes[i]) for i in outputs]
+    types = [relax.TensorType(dims[i], dtypes[i]) for i in range(n, len(dims))]
     with builder.function("main", variables):
         with builder.dataflow():
             out = builder.emit_output(relax.call_tir(call, variables, out_ty=types if len(types) > 1 else types[0]))
@@ -88,15 +86,17 @@ def operator(func: tvm.tirx.PrimFunc, name: str, shapes: Shapes | None = None) -
 def _bind(mod: tvm.IRModule, main: relax.Function, name: str, shapes: Shapes) -> tvm.IRModule:
     """The module with the user's numbers for its symbolic dimensions."""
     shape_options.known(shapes, [str(p.name) for p in main.params])
+    dims: dict[str, list[int | str]] = {}
+    fixed: Shapes = {}
     numbers: dict[Any, int] = {}
     for p in main.params:
-        dims = getattr(getattr(p.ty, "shape", None), "values", None)
-        if not isinstance(p.ty, relax.TensorType) or dims is None:
-            raise ModelError(f"input {str(p.name)!r} of {name} is no tensor of known rank: {p.ty}")
-        texts = [int(d) if isinstance(d, tvm.tirx.IntImm) else str(d) for d in dims]
-        for d, n in zip(dims, shape_options.fix(str(p.name), texts, shapes), strict=True):
-            if isinstance(d, relax.Var) and numbers.setdefault(d, n) != n:
-                raise ModelError(f"--shape gives {d} two values, {numbers[d]} and {n}, and the model has one")
+        input_name, own = str(p.name), getattr(getattr(p.ty, "shape", None), "values", None)
+        if not isinstance(p.ty, relax.TensorType) or own is None:
+            raise ModelError(f"input {input_name!r} of {name} is no tensor of known rank: {p.ty}")
+        dims[input_name] = [int(d) if isinstance(d, tvm.tirx.IntImm) else str(d) for d in own]
+        fixed[input_name] = shape_options.fix(input_name, dims[input_name], shapes)
+        numbers.update((d, n) for d, n in zip(own, fixed[input_name], strict=True) if isinstance(d, relax.Var))
+    shape_options.agree(dims, fixed)
     _in_range(main, numbers)
     if not numbers:
         return mod
