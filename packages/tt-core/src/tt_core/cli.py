@@ -35,7 +35,11 @@ history_app = typer.Typer(help="The store of every measurement.", no_args_is_hel
 app.add_typer(history_app, name="history")
 
 ModelArgument = Annotated[
-    str, typer.Argument(help="ONNX file, name of the zoo (tt plugins), or op:conv2d:N,CI,HW,CO,K,S,P")
+    str,
+    typer.Argument(
+        help="File (.onnx, .pt2, TVMScript .py), name of the zoo (tt plugins; resnet18@8 is a batch of 8), or operator"
+        " (op:conv2d:N,CI,HW,CO,K,S,P, op:C2D:1)"
+    ),
 ]
 ShapeOption = Annotated[
     list[str] | None, typer.Option("--shape", help="Fix an input's shape: name=1,3,320,320 (repeatable)")
@@ -119,7 +123,10 @@ def list_tasks(
     """List a model's tunable operators: shapes, work, weight and the size of their spaces."""
     from tt_core.tuning import prepare
 
-    found = prepare(model, target=target, shapes=_shapes(shape or []), tasks=tasks, space=space or "both").tasks
+    ready = prepare(model, target=target, shapes=_shapes(shape or []), tasks=tasks, space=space or "both")
+    for note in ready.model.notes:
+        print(note, file=sys.stderr)
+    found = ready.tasks
     if as_json:
         rows = [
             {

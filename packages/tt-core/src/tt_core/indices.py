@@ -28,7 +28,7 @@ def input_bounds(main: relax.Function) -> dict[str, int]:
 
     def visit(block: Any) -> None:
         for binding in block.bindings:
-            call = getattr(binding, "value", None)
+            call: Any = getattr(binding, "value", None)
             if isinstance(call, relax.Var) and call in origin:
                 origin[binding.var] = origin[call]
             if not isinstance(call, relax.Call) or not isinstance(call.op, tvm.ir.Op):
@@ -70,7 +70,7 @@ def _loads(index: Any) -> bool:
 
 def _extent(call: relax.Call) -> int | None:
     axis = call.attrs.axis if call.attrs is not None else None
-    dims = getattr(call.args[0].ty.shape, "values", None)
+    dims: Any = getattr(call.args[0].ty.shape, "values", None)
     try:
         sizes = [int(d) for d in dims]
     except TypeError:

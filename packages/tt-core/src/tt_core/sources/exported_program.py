@@ -172,8 +172,7 @@ def _in_float32(torch: Any, program: Any, inputs: list[str], shapes: Shapes, sou
 
 
 def _run(program: Any, names: list[str], inputs: dict[str, np.ndarray]) -> list[list[np.ndarray]]:
-    import torch
-
+    torch = _torch()
     with _silent(), torch.no_grad():
         tensors = [torch.from_numpy(np.ascontiguousarray(inputs[n])) for n in names]
         args, kwargs = torch.utils._pytree.tree_unflatten(tensors, program.call_spec.in_spec)

@@ -35,13 +35,19 @@ def convert(model: Any, name: str, shapes: Shapes, source: str | None = None) ->
     """The model of an `onnx.ModelProto`; `source` is what errors call it."""
     source = source or name
     onnx, onnxslim = _import("onnx"), _import("onnxslim")
-    _check(onnx, model, source)
+    if not model.graph.node:
+        raise ModelError(f"{source} has no operators: is it an ONNX model?")
     weights = {w.name for w in model.graph.initializer}
     given = [i for i in model.graph.input if i.name not in weights]
     shape_options.known(shapes, [i.name for i in given])
     dims = {i.name: _dims(i, source) for i in given}
     fixed = {name: shape_options.fix(name, d, shapes) for name, d in dims.items()}
     shape_options.agree(dims, fixed)
+    model = _with_ranks(model, fixed)
+    try:
+        onnx.checker.check_model(model)
+    except Exception as e:  # onnx and protobuf each raise their own types
+        raise ModelError(f"{source} is not a usable ONNX model: {summary(e)}") from e
     under = f"{source} under {shape_options.shown(fixed)}"
     notes = []
     from tt_core.sources import half
@@ -67,15 +73,6 @@ def convert(model: Any, name: str, shapes: Shapes, source: str | None = None) ->
     return Model(name, mod, inputs, tuple(o.name for o in slim.graph.output), peer, tuple(notes))
 
 
-def _check(onnx: Any, model: Any, source: str) -> None:
-    if not model.graph.node:
-        raise ModelError(f"{source} has no operators: is it an ONNX model?")
-    try:
-        onnx.checker.check_model(model)
-    except Exception as e:  # onnx and protobuf each raise their own types
-        raise ModelError(f"{source} is not a usable ONNX model: {summary(e)}") from e
-
-
 def _dims(value: Any, source: str) -> list[int | str] | None:
     if not value.type.HasField("tensor_type"):
         kind = value.type.WhichOneof("value") or "nothing"
@@ -88,6 +85,20 @@ def _dims(value: Any, source: str) -> list[int | str] | None:
         d.dim_value if d.HasField("dim_value") and d.dim_value > 0 else (d.dim_param or "?")
         for d in value.type.tensor_type.shape.dim
     ]
+
+
+def _with_ranks(model: Any, fixed: Shapes) -> Any:
+    """The model with a shape for each input that has none, which ONNX's checker refuses; else the model itself."""
+    bare = {i.name for i in model.graph.input if i.name in fixed and not i.type.tensor_type.HasField("shape")}
+    if not bare:
+        return model
+    copy = type(model)()
+    copy.CopyFrom(model)
+    for value in copy.graph.input:
+        if value.name in bare:
+            for size in fixed[value.name]:
+                value.type.tensor_type.shape.dim.add().dim_value = size
+    return copy
 
 
 def _to_relax(slim: Any, original: Any, fixed: Shapes, source: str, under: str) -> Any:
@@ -103,6 +114,7 @@ def _to_relax(slim: Any, original: Any, fixed: Shapes, source: str, under: str) 
         raise ModelError(f"TVM cannot import {under}{where}: {summary(e)}{'' if node is None else _ADVICE}") from e
 
 
+_DOMAINS = ("", "ai.onnx", "com.microsoft")
 _ADVICE = (
     "; export the model so that it does without, e.g. with another opset, or cut it there (onnx.utils.extract_model)"
     " and tune the rest"
@@ -110,14 +122,14 @@ _ADVICE = (
 
 
 def _refuse_unsupported(slim: Any, original: Any, source: str) -> None:
-    """Name every operator that TVM's importer has no conversion for, and the first node of each."""
+    """Name every operator that TVM's importer has no conversion for, and its first node in the user's file."""
     from tvm.relax.frontend.onnx.onnx_frontend import _get_convert_map
 
     supported = {*_get_convert_map(), "If", "Constant"}
+    lacking = [n for n in _nodes(slim.graph) if n.op_type not in supported or n.domain not in _DOMAINS]
     first: dict[str, Any] = {}
-    for node in _nodes(slim.graph):
-        if node.op_type not in supported or node.domain not in ("", "ai.onnx", "com.microsoft"):
-            first.setdefault(f"{node.domain}.{node.op_type}".lstrip("."), node)
+    for node in sorted(lacking, key=lambda n: _number(n, original) or 0):
+        first.setdefault(f"{node.domain}.{node.op_type}".lstrip("."), node)
     if first:
         kinds = "operators" if len(first) > 1 else "operator"
         places = "; ".join(f"{kind} at {_place(node, original)}" for kind, node in first.items())
@@ -134,11 +146,16 @@ def _nodes(graph: Any) -> Iterator[Any]:
 
 
 def _place(node: Any, original: Any) -> str:
-    """`node 17 'Conv_3' -> out`, counted from 0 in the user's file, where simplifying left the node its outputs."""
-    outputs = [o for o in node.output if o]
-    number = next((i for i, n in enumerate(_nodes(original.graph)) if set(n.output) & set(outputs)), None)
-    at = "a node" if number is None else f"node {number}"
-    return f"{at} {node.name!r} -> {', '.join(outputs)}"
+    """`node 17 'Conv_3' -> out`, counted from 0 in the user's file."""
+    number = _number(node, original)
+    outputs = ", ".join(o for o in node.output if o)
+    return f"{'a node' if number is None else f'node {number}'} {node.name!r} -> {outputs}"
+
+
+def _number(node: Any, original: Any) -> int | None:
+    """Where a node stands in the user's file; None if simplifying made it, with outputs of its own."""
+    outputs = {o for o in node.output if o}
+    return next((i for i, n in enumerate(_nodes(original.graph)) if outputs & set(n.output)), None)
 
 
 def _node_in_hand(e: BaseException) -> Any:
