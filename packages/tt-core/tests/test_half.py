@@ -75,7 +75,6 @@ def test_no_float16_is_left_between_the_borders():
     assert {t.data_type for t in wide.graph.initializer} == {FLOAT}
     inferred = onnx.shape_inference.infer_shapes(wide)
     assert HALF not in {v.type.tensor_type.elem_type for v in inferred.graph.value_info}
-    assert not half.present(half.to_float32(network(FLOAT, FLOAT)).__class__())
 
 
 def test_models_without_float16_are_left_alone():
