@@ -212,8 +212,6 @@ def tune(
         ready = prepare(
             model, target=resolved, shapes=shapes, tasks=tasks, plugins=plugins, space=space[0] if space else "both"
         )
-        for note in ready.model.notes:
-            say(note)
         untuned = None
         if path is not None:  # a model that cannot be deployed is refused before it is tuned
             with quiet():
@@ -236,6 +234,8 @@ def tune(
             say(text)
             kept.note(text)
 
+        for text in ready.model.notes:
+            note(text)
         restored = sum(len(p.rows) for p in pipelines)
         if restored:
             note(f"continuing: {restored} measurements of these tasks are in {history}; none is repeated")
