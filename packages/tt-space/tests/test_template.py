@@ -325,3 +325,19 @@ def test_a_layout_change_before_a_convolution_is_made_by_its_padding():
         want = conv_by_hand(x.transpose(0, 2, 3, 1), w, (1, 1), padding, (1, 1), 1)
         for row in programs.space.sample(3, rng):
             close(run(programs, row, [x, *constants], on), want)
+
+
+def test_a_function_of_one_opaque_block_has_no_template():
+    """TVM's scan is such: its outermost block is not called "root"."""
+    text = """
+@T.prim_func(s_tir=True)
+def main(x: T.Buffer((4,), "float32"), y: T.Buffer((4,), "float32")):
+    with T.sblock("scan"):
+        T.reads()
+        T.writes()
+        for i in range(4):
+            y[i] = x[i]
+"""
+    mod = tvm.IRModule({"main": tvm.script.from_source(text)})
+    assert mod["main"].body.block.name_hint == "scan"
+    assert not has_template(mod)

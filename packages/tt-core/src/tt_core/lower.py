@@ -223,6 +223,8 @@ def _kind(name: str, mod: tvm.IRModule) -> str:
 
 def _depthwise(mod: tvm.IRModule) -> bool:
     """Whether the function has a grouped convolution whose filters see one channel each."""
+    if getattr(getattr(mod["main"].body, "block", None), "name_hint", "") != "root":
+        return False
     schedule = tvm.s_tir.Schedule(mod)
     channels = []
     for rv in schedule.get_child_blocks(schedule.get_sblock("root")):
