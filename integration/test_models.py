@@ -122,3 +122,17 @@ def test_an_output_worse_conditioned_than_the_tolerance_may_differ_as_onnxruntim
     with pytest.raises(VerificationError, match="onnxruntime"):  # doubt excuses 2e-2 at most
         deploy.verify(model(1, 2), {}, [want[0] * np.float32(1.03)], [want[0] * np.float32(1.03)])
     assert set(deploy.verify(model(), {}, near, near)) == {"the untuned program"}  # the peer is not installed
+
+
+def test_a_peer_that_cannot_run_the_model_is_left_out_aloud():
+    from tt_core.deploy import verify
+    from tt_core.models import Model, Peer
+
+    def fails(inputs):
+        raise RuntimeError("no kernel for this operator")
+
+    said: list[str] = []
+    ones = [np.ones(4, "float32")]
+    model = Model("m", None, (), ("y",), Peer("onnxruntime", fails))
+    assert set(verify(model, {}, ones, ones, said.append)) == {"the untuned program"}
+    assert said == ["onnxruntime cannot run the model: RuntimeError: no kernel for this operator"]

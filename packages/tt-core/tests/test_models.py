@@ -262,6 +262,7 @@ def test_weights_beside_the_file_are_read_and_missed(tmp_path):
 def test_a_zoo_model_takes_its_batch_behind_an_at_sign():
     model = load("bert-tiny@3", plugins=PLUGINS)
     assert {i.shape for i in model.inputs} == {(3, 128)}
+    assert model.name == "bert-tiny@3"
     for batch in ("0", "-1", "x", "", "1.5"):
         assert "bert-tiny@8" in message(f"bert-tiny@{batch}")
     assert "bert-tiny@8" in message("bert-tiny", input_ids=(4, 128))

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from tt_spec import Plugins
 from tvm import relax
 
 from tt_core.backend import compare, difference
-from tt_core.errors import FileError, ModelError, VerificationError
+from tt_core.errors import FileError, ModelError, VerificationError, summary
 from tt_core.lower import Lowered, unpack
 from tt_core.models import Model
 from tt_core.runtime import sidecar_path
@@ -91,7 +91,11 @@ def write(library: Any, path: Path, sidecar: dict[str, Any]) -> None:
 
 
 def verify(
-    model: Model, inputs: dict[str, np.ndarray], got: list[np.ndarray], untuned: list[np.ndarray]
+    model: Model,
+    inputs: dict[str, np.ndarray],
+    got: list[np.ndarray],
+    untuned: list[np.ndarray],
+    say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, str]:
     """Compare a tuned model's outputs with the untuned program's, and with those of the model's peer.
 
@@ -99,11 +103,18 @@ def verify(
     where the peer's two ways to compute differ by more than a third of it, three times their difference is allowed
     against the peer, at most `WORST_TOLERANCE`.
 
-    Returns what each was compared with. Raises `VerificationError` naming output and peer.
+    A peer that cannot run the model is left out, and `say` is told. Returns what each was compared with. Raises
+    `VerificationError` naming output and peer.
     """
     peers = {"the untuned program": (untuned, [MODEL_TOLERANCE] * len(untuned))}
-    if model.peer is not None and (results := model.peer.run(inputs)):
-        peers[model.peer.name] = (results[0], _tolerances(results))
+    if model.peer is not None:
+        try:
+            results = model.peer.run(inputs)
+        except Exception as e:  # each peer has its own errors, and none is about the tuned program
+            results = []
+            say(f"{model.peer.name} cannot run the model: {summary(e)}")
+        if results:
+            peers[model.peer.name] = (results[0], _tolerances(results))
     for peer, (want, tolerances) in peers.items():
         if len(want) != len(got):
             raise VerificationError(f"the tuned model has {len(got)} outputs, {peer} has {len(want)}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +102,8 @@ def _from_zoo(name: str, batch: str | None, shapes: dict[str, tuple[int, ...]], 
     except PluginError as e:
         raise ModelError(str(e)) from e
     try:
-        return load(built, shapes, plugins)
+        model = load(built, shapes, plugins)
+        return model if batch is None else replace(model, name=f"{name}@{batch}")
     except ModelError as e:
         if shapes and batch is None:
             raise ModelError(f"{e}; another batch of {name} is {name}@8") from e

@@ -411,7 +411,7 @@ def _ship(
         say("verifying the model")
         got = measurer.call("run_model", None, str(tuned), inputs, exclusive=True)
         want = measurer.call("run_model", None, str(untuned), inputs, exclusive=True)
-        verified = deploy.verify(ready.model, inputs, got, want)
+        verified = deploy.verify(ready.model, inputs, got, want, say)
         say("timing the model before and after")
         before = float(np.median(measurer.call("time_model", None, str(untuned), inputs, exclusive=True)))
         after = float(np.median(measurer.call("time_model", None, str(tuned), inputs, exclusive=True)))

@@ -134,7 +134,7 @@ def _in_float32(torch: Any, program: Any, inputs: list[str], shapes: Shapes, sou
     for name in inputs:
         dims = [d if isinstance(d, int) else str(d) for d in values[name].shape]
         examples.append(torch.zeros(shape_options.fix(name, dims, shapes), dtype=values[name].dtype))
-    inner = program.module(check_guards=False).float()
+    inner = program.module().float()
     for node in inner.graph.nodes:
         node.args, node.kwargs = (
             torch.fx.node.map_aggregate(a, lambda x: torch.float32 if x is torch.float16 else x)
@@ -176,7 +176,7 @@ def _run(program: Any, names: list[str], inputs: dict[str, np.ndarray]) -> list[
     with _silent(), torch.no_grad():
         tensors = [torch.from_numpy(np.ascontiguousarray(inputs[n])) for n in names]
         args, kwargs = torch.utils._pytree.tree_unflatten(tensors, program.call_spec.in_spec)
-        out = program.module(check_guards=False)(*args, **kwargs)
+        out = program.module()(*args, **kwargs)
     leaves = torch.utils._pytree.tree_leaves(out)
     return [[t.detach().numpy() for t in leaves if isinstance(t, torch.Tensor)]]
 
