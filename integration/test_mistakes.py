@@ -122,6 +122,9 @@ MODELS += [
     "op:matmul:99999999,99999999,9",
     "op:convd:1",
     "resnet81",
+    "resnet18@x",
+    "op:C2D:99",
+    "op:GMM:x",
 ]
 MODELS += ["op:batch_matmul:1,4,4,4", "missing.onnx", "notes.txt", "empty.onnx", ".", "tt.db", "op:matmul:1e3,1,1"]
 NUMBERS = ["1", "2", "3", "0", "-1", "one", "1.5", "nan"]
@@ -231,6 +234,21 @@ def onnx_file(path: Path) -> None:
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), str(path))
 
 
+def exported_program(path: Path) -> None:
+    import torch
+
+    program = torch.export.export(torch.nn.Linear(4, 4), (torch.zeros(2, 4),))
+    torch.export.save(program, str(path))
+
+
+def tvm_script(path: Path) -> None:
+    from tvm import te
+
+    a, b = te.placeholder((4, 4), name="a"), te.placeholder((4, 4), name="b")
+    func = te.create_prim_func([a, b, te.compute((4, 4), lambda i, j: a[i, j] + b[j, i], name="c")])
+    path.write_text(func.script(show_meta=True))
+
+
 def history_file(path: Path) -> None:
     import tt_core
 
@@ -277,6 +295,8 @@ def library(path: Path) -> None:
 KINDS: dict[str, tuple[str, str, Callable[[Path], None], Callable[[Path], list[list[str]]]]] = {
     # kind: name of the file, which file is damaged, how a good one is made, the commands that read it
     "onnx": ("m.onnx", "m.onnx", onnx_file, lambda p: [["tasks", str(p)]]),
+    "exported program": ("m.pt2", "m.pt2", exported_program, lambda p: [["tasks", str(p)]]),
+    "script": ("m.py", "m.py", tvm_script, lambda p: [["tasks", str(p)]]),
     "history": ("h.db", "h.db", history_file, lambda p: [
         ["history", "show", str(p)], ["tune", OP, "--trials", "1", "--recipe", "random", "--history", str(p)]]),
     "event log": ("e.jsonl", "e.jsonl", event_log, lambda p: [["history", "replay", str(p)]]),

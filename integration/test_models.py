@@ -100,19 +100,39 @@ def test_what_the_model_computes_is_compared_output_by_output():
         verify(model, {}, bad, good)
 
 
-def test_an_output_worse_conditioned_than_the_tolerance_may_differ_as_onnxruntime_from_itself(monkeypatch):
+def test_an_output_worse_conditioned_than_the_tolerance_may_differ_as_onnxruntime_from_itself():
     """Against onnxruntime three times its own disagreement is allowed, but never against the untuned program."""
     from tt_core import deploy
     from tt_core.errors import VerificationError
-    from tt_core.models import Model
+    from tt_core.models import Model, Peer
 
-    model = Model("m", None, (), ("y",), b"onnx")
     want = [np.ones(4, "float32")]
     near = [np.ones(4, "float32") * np.float32(1.005)]
-    monkeypatch.setattr(deploy, "_onnxruntime", lambda data, inputs: (want, [0.006]))
-    assert set(deploy.verify(model, {}, near, near)) == {"the untuned program", "onnxruntime"}
+
+    def model(*results: float) -> Model:
+        peer = Peer("onnxruntime", lambda inputs: [[np.ones(4, "float32") * np.float32(r)] for r in results])
+        return Model("m", None, (), ("y",), peer)
+
+    assert set(deploy.verify(model(1, 1.002), {}, near, near)) == {"the untuned program", "onnxruntime"}
     with pytest.raises(VerificationError, match="untuned"):
-        deploy.verify(model, {}, near, want)
-    monkeypatch.setattr(deploy, "_onnxruntime", lambda data, inputs: (want, [0.004]))
-    with pytest.raises(VerificationError, match="onnxruntime"):
-        deploy.verify(model, {}, near, near)
+        deploy.verify(model(1, 1.002), {}, near, want)
+    for doubt in (1, 1.001):
+        with pytest.raises(VerificationError, match="onnxruntime"):
+            deploy.verify(model(1, doubt), {}, near, near)
+    with pytest.raises(VerificationError, match="onnxruntime"):  # doubt excuses 2e-2 at most
+        deploy.verify(model(1, 2), {}, [want[0] * np.float32(1.03)], [want[0] * np.float32(1.03)])
+    assert set(deploy.verify(model(), {}, near, near)) == {"the untuned program"}  # the peer is not installed
+
+
+def test_a_peer_that_cannot_run_the_model_is_left_out_aloud():
+    from tt_core.deploy import verify
+    from tt_core.models import Model, Peer
+
+    def fails(inputs):
+        raise RuntimeError("no kernel for this operator")
+
+    said: list[str] = []
+    ones = [np.ones(4, "float32")]
+    model = Model("m", None, (), ("y",), Peer("onnxruntime", fails))
+    assert set(verify(model, {}, ones, ones, said.append)) == {"the untuned program"}
+    assert said == ["onnxruntime cannot run the model: RuntimeError: no kernel for this operator"]

@@ -8,7 +8,7 @@ import tt_core.hooks
 import tvm
 from tt_core import backend as module
 from tt_core import lower, models, target
-from tt_core.backend import TvmBackend, compare, random_array
+from tt_core.backend import TvmBackend, TvmCandidate, compare, random_array
 from tt_spec import Entry, Knob, Plugins, Space, hookimpl
 from tvm import te
 
@@ -159,6 +159,34 @@ def test_another_space_than_the_tasks_is_refused(task, monkeypatch):
         TvmBackend().open(replace(task, spaces=(other,)))
 
 
+def halves(wrong: bool) -> tvm.IRModule:
+    """Both halves of (4, 8) rows, the first scaled by 1.01 where `wrong`."""
+    x = te.placeholder((4, 8), name="x")
+    first = te.compute((4, 4), lambda i, j: x[i, j] * (1.01 if wrong else 1.0), name="first")
+    second = te.compute((4, 4), lambda i, j: x[i, j + 4] * 1.0, name="second")
+    return tvm.IRModule({"main": te.create_prim_func([x, first, second]).with_attr("global_symbol", "main")})
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_every_output_of_a_program_is_checked(wrong):
+    cpu = target.resolve({"kind": "llvm", "num-cores": 1})
+    work = module._Workload(halves(False), cpu, None)
+    why = TvmCandidate(work, work.compile(halves(wrong)), 0.0).check()
+    assert (why is not None and "output 0" in why and "1.00e-02" in why) if wrong else why is None
+
+
+def test_integers_given_to_a_program_index_what_is_there():
+    """Of a table of one row only row 0 exists; of a long one, more than the first two are used."""
+    for rows, most in ((1, 0), (1000, 999)):
+        table, ids = te.placeholder((rows, 4), name="table"), te.placeholder((64,), "int32", name="ids")
+        taken = te.compute((64, 4), lambda i, j: table[ids[i], j], name="taken")  # noqa: B023
+        func = te.create_prim_func([table, ids, taken]).with_attr("global_symbol", "main")
+        work = module._Workload(tvm.IRModule({"main": func}), target.resolve({"kind": "llvm", "num-cores": 1}), None)
+        table, ids, _ = (a.numpy() for a in work.arguments())
+        assert most // 2 <= ids.max() <= most
+        np.testing.assert_array_equal(work.reference()[0], table[ids])
+
+
 def test_racing_times_each_row_in_every_round(backend, task):
     seconds = backend.race(task, np.stack([RIGHT, WRONG]), rounds=3, min_ms=0.1)
     assert [len(s) for s in seconds] == [3, 3]
@@ -233,3 +261,9 @@ def test_random_inputs_have_their_dtype_and_vary(dtype):
     if not dtype.startswith("float"):
         assert set(np.unique(a).tolist()) <= {0, 1}
     np.testing.assert_array_equal(a, random_array([64, 3], dtype, np.random.default_rng(0)))
+
+
+def test_random_integers_stay_below_their_bound_and_their_types_largest():
+    a = random_array((1000,), "int64", np.random.default_rng(0), below=30000)
+    assert 20000 < a.max() < 30000 and a.min() >= 0
+    assert random_array((1000,), "int8", np.random.default_rng(0), below=30000).min() >= 0

@@ -12,9 +12,9 @@ import pytest
 import tt_core.hooks
 import tvm
 import tvm_ffi
-from tt_core import models, target, zoo
+from tt_core import deploy, models, target, zoo
 from tt_core.errors import ModelError
-from tt_core.lower import Lowered, lower, payload, unpack
+from tt_core.lower import Lowered, lower, outputs, payload, unpack
 from tt_spec import Entry, Knob, Plugins, Space, Task, hookimpl
 from tvm import relax
 
@@ -149,6 +149,8 @@ def test_depthwise_convolutions_are_a_kind_of_their_own(block):
         ("op:dwconv2d:1,8,14,1,1,0", "dwconv2d"),
         ("op:matmul:4,8,16", "matmul"),
         ("op:batch_matmul:2,4,8,16", "matmul"),
+        ("op:DEP:3", "dwconv2d"),
+        ("op:T2D", "conv2d_transpose"),
     ],
 )
 def test_the_kind_of_each_operator(text, op, kind):
@@ -246,6 +248,24 @@ def test_what_tvm_cannot_lower_is_one_line(monkeypatch):
         lowered("op:matmul:4,8,16")
     assert "TVM cannot lower the model" in str(e.value)
     assert "\n" not in str(e.value)
+
+
+def test_every_output_of_a_function_is_shown_and_counted():
+    (task,) = lowered(_relax(lambda x: relax.op.split(x, 2, 1), (4, 8))).tasks
+    assert task.shapes == "4x8 -> 4x4, 4x4"
+    mod, _, _ = unpack(task.payload)
+    assert outputs(mod["main"]) == 2
+
+
+def test_what_a_library_computes_is_no_task_and_still_compiles():
+    """TVM sorts by a function of its runtime, in which there is nothing to schedule."""
+    mod = _relax(lambda x: relax.op.topk(relax.op.exp(x), k=3, axis=1, ret_type="values"), (4, 8))
+    found = lowered(mod)
+    assert [t.op for t in found.tasks] == ["exp"]
+    vm = relax.VirtualMachine(deploy.compile_library(found, {}, PLUGINS), tvm.cpu())
+    x = np.random.default_rng(0).standard_normal((4, 8)).astype("float32")
+    got = vm["main"](tvm.runtime.tensor(x)).numpy()
+    np.testing.assert_allclose(got, -np.sort(-np.exp(x), axis=1)[:, :3], rtol=1e-6)
 
 
 def test_names_are_of_operators():

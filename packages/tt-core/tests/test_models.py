@@ -12,7 +12,7 @@ from tt_spec import Plugins
 from tvm import relax
 
 onnx = pytest.importorskip("onnx")
-from onnx import TensorProto, helper  # noqa: E402
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 PLUGINS = Plugins(installed=False, extra=[("tt-core", tt_core.hooks)])
 
@@ -47,7 +47,7 @@ def test_a_fixed_model_needs_no_shapes(tmp_path):
         model = load(source, plugins=PLUGINS)
         assert model.inputs == (Input("data", (2, 3), "float32"),)
         assert model.outputs == ("out",)
-        assert model.onnx is not None
+        assert model.peer is not None and model.peer.name == "onnxruntime"
     assert load(path, plugins=PLUGINS).name == "net"
 
 
@@ -133,7 +133,9 @@ def test_a_folder_and_another_kind_of_file_say_so(tmp_path):
     assert "is a folder" in message(tmp_path)
     other = tmp_path / "net.pt"
     other.write_bytes(b"x")
-    assert "'.pt'" in message(other) and ".onnx" in message(other)
+    assert "'.pt'" in message(other) and "torch.export.save" in message(other)
+    other = other.rename(tmp_path / "net.h5")
+    assert all(kind in message(other) for kind in ("'.h5'", ".onnx", ".pt2", ".py"))
 
 
 def test_a_missing_file_shows_the_nearest_models():
@@ -157,7 +159,113 @@ def test_an_operator_onnx_has_and_tvm_has_not_is_one_line():
     graph = helper.make_graph([helper.make_node("Nonsense", ["x"], ["y"], domain="acme")], "g", [x], [y])
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("acme", 1)]
     text = message(helper.make_model(graph, opset_imports=opsets, ir_version=8))
-    assert "x=4" in text and "\n" not in text
+    assert "acme.Nonsense at node 0" in text and "\n" not in text
+
+
+def test_an_unsupported_operator_is_found_in_the_users_file(tmp_path):
+    """Every kind that TVM lacks, its first node: index, name and outputs as in the file, before it was simplified."""
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, (2, 4, 4))
+    ys = [helper.make_tensor_value_info(n, TensorProto.FLOAT, (2,)) for n in ("y", "z")]
+    nodes = [
+        helper.make_node("Identity", ["x"], ["same"], name="dropped"),
+        helper.make_node("Relu", ["same"], ["a"], name="first"),
+        helper.make_node("Det", ["a"], ["y"], name="the determinant"),
+        helper.make_node("Det", ["x"], ["z"], name="second"),
+    ]
+    model = helper.make_model(
+        helper.make_graph(nodes, "g", [x], ys), opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+    )
+    path = tmp_path / "det.onnx"
+    onnx.save(model, str(path))
+    text = message(path)
+    assert f"operator of {path}: Det at node 2 'the determinant' -> y;" in text
+    assert "second" not in text
+    assert "onnx.utils.extract_model" in text
+
+
+def test_what_tvm_fails_at_is_found_in_the_users_file(capfd):
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, (4, 4))
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, (4, 4))
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"]),
+        helper.make_node("Elu", ["a"], ["y"], name="odd elu"),
+    ]
+    graph = helper.make_graph(nodes, "g", [x], [y])
+    import tvm.relax.frontend.onnx.onnx_frontend as frontend
+
+    class Fails(frontend.Elu):
+        @classmethod
+        def get_converter(cls, opset):
+            def fail(*args):
+                raise ValueError("first line\nsecond line")
+
+            return fail
+
+    with pytest.MonkeyPatch.context() as patch:
+        table = {**frontend._get_convert_map(), "Elu": Fails}
+        patch.setattr(frontend, "_get_convert_map", lambda: table)
+        text = message(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+    assert "at the Elu, node 1 'odd elu' -> y: ValueError: first line;" in text
+    assert capfd.readouterr().out == ""  # TVM prints what it fails at
+
+
+def two_inputs() -> onnx.ModelProto:
+    """Rows of a table of 50 looked up by ids, added to features; a third input is not used."""
+    float_, int_ = TensorProto.FLOAT, TensorProto.INT64
+    table = numpy_helper.from_array(np.ones((50, 8), "float32"), "table")
+    nodes = [
+        helper.make_node("Cast", ["ids"], ["narrow"], to=TensorProto.INT32),
+        helper.make_node("Gather", ["table", "narrow"], ["rows"]),
+        helper.make_node("Add", ["rows", "features"], ["sum"]),
+        helper.make_node("ArgMax", ["sum"], ["best"], axis=1, keepdims=0),
+    ]
+    given = [("features", float_, ["batch", 8]), ("ids", int_, ["batch"]), ("flag", int_, [1])]
+    found = [("sum", float_, ["batch", 8]), ("best", int_, ["batch"])]
+    graph = helper.make_graph(
+        nodes,
+        "two",
+        [helper.make_tensor_value_info(*v) for v in given],
+        [helper.make_tensor_value_info(*v) for v in found],
+        [table],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_several_inputs_and_outputs_share_a_batch():
+    model = load(two_inputs(), {"features": (4, 8), "ids": (4,)}, PLUGINS)
+    assert model.inputs == (Input("features", (4, 8), "float32"), Input("ids", (4,), "int64", below=50))
+    assert model.outputs == ("sum", "best")
+    assert model.notes == ("input 'flag' of two has no use and is left out",)
+    text = message(two_inputs(), features=(4, 8), ids=(3,))
+    assert "'batch' is 4 in input 'features' and 3 in 'ids'" in text
+
+
+def test_the_peer_of_an_onnx_model_computes_it():
+    model = load(two_inputs(), {"features": (2, 8), "ids": (2,)}, PLUGINS)
+    features = np.arange(16, dtype="float32").reshape(2, 8)
+    assert model.peer is not None
+    for total, best in model.peer.run({"features": features, "ids": np.array([0, 49])}):
+        np.testing.assert_array_equal(total, features + 1)
+        np.testing.assert_array_equal(best, [7, 7])
+
+
+def test_weights_beside_the_file_are_read_and_missed(tmp_path):
+    path = tmp_path / "net.onnx"
+    onnx.save_model(two_inputs(), str(path), save_as_external_data=True, location="weights.bin", size_threshold=0)
+    shapes = {"features": (1, 8), "ids": (1,)}
+    assert load(path, shapes, PLUGINS).inputs[1].below == 50
+    (tmp_path / "weights.bin").unlink()
+    text = message(path, **shapes)
+    assert "weights.bin" in text and "\n" not in text
+
+
+def test_a_zoo_model_takes_its_batch_behind_an_at_sign():
+    model = load("bert-tiny@3", plugins=PLUGINS)
+    assert {i.shape for i in model.inputs} == {(3, 128)}
+    assert model.name == "bert-tiny@3"
+    for batch in ("0", "-1", "x", "", "1.5"):
+        assert "bert-tiny@8" in message(f"bert-tiny@{batch}")
+    assert "bert-tiny@8" in message("bert-tiny", input_ids=(4, 128))
 
 
 def test_relax_modules_come_in_with_all_their_outputs():
@@ -165,6 +273,15 @@ def test_relax_modules_come_in_with_all_their_outputs():
     assert model.inputs == (Input("x0", (2, 4), "float32"),)
     assert model.outputs == ("output",)
     assert load(relax_module(lambda x: relax.op.split(x, 2, 1), (2, 4))).outputs == ("output_0", "output_1")
+
+
+def test_symbolic_dimensions_of_relax_modules_are_bound():
+    n = tvm.tirx.Var("n", "int64")
+    mod = relax_module(relax.op.add, (n, 4), (n, 4))
+    model = load(mod, {"x0": (3, 4), "x1": (3, 4)})
+    assert [i.shape for i in model.inputs] == [(3, 4), (3, 4)]
+    assert "'n' is 3 in input 'x0' and 2 in 'x1'" in message(mod, x0=(3, 4), x1=(2, 4))
+    assert "--shape x1=1,4" in message(mod, x0=(3, 4))
 
 
 def test_relax_modules_need_a_main_of_fixed_shapes():

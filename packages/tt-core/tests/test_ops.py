@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import tvm
 from tt_core.errors import ModelError
@@ -37,7 +40,7 @@ def test_inputs_output_and_constant_weights(text):
     assert {i.dtype for i in model.inputs} == {"float32"}
     assert tuple(int(d) for d in model.mod["main"].ret_ty.shape.values) == output
     assert constants(model.mod) == weights
-    assert len(model.outputs) == 1 and model.onnx is None
+    assert len(model.outputs) == 1 and model.peer is None
 
 
 def test_every_form_is_tested():
@@ -76,3 +79,38 @@ def test_bad_forms_show_the_good_one(text, says):
         load(text)
     assert says in str(e.value)
     assert "\n" not in str(e.value)
+
+
+@pytest.mark.parametrize("kind", ["C1D", "C2D", "C3D", "DIL", "DEP", "GRP", "T2D", "CBR", "TBG", "NRM", "GMM", "SFM"])
+def test_the_names_of_tvms_table_are_its_shapes(kind):
+    """Without an index the first; all operands are inputs, of the shapes that TVM's own function gives."""
+    from tvm.s_tir.meta_schedule.testing.te_workload import create_te_workload
+
+    for text, index in ((f"op:{kind}", 0), (f"op:{kind}:3", 3)):
+        model = load(text)
+        *operands, result = [tuple(int(d) for d in p.shape) for p in create_te_workload(kind, index).params]
+        assert [i.shape for i in model.inputs] == operands
+        assert tuple(int(d) for d in model.mod["main"].ret_ty.shape.values) == result
+        assert model.name == text.removeprefix("op:").replace(":", "-")
+        assert len({i.name for i in model.inputs}) == len(operands)
+
+
+def test_the_table_does_not_pull_in_the_slow_intrinsics():
+    code = (
+        "import sys; from tt_core.models import load; load('op:C2D'); print('tvm.s_tir.tensor_intrin' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False"]
+
+
+@pytest.mark.parametrize("text", ["op:GMM:4", "op:GMM:-1", "op:GMM:x", "op:GMM:", "op:GMM:1:2", "op:GMM:1,128,128,128"])
+def test_a_bad_index_shows_the_shapes(text):
+    with pytest.raises(ModelError, match="op:GMM:INDEX has the shapes 0: 1x128x128x128, 1: 1x512x32x512"):
+        load(text)
+
+
+def test_what_tvm_no_longer_builds_is_not_offered():
+    with pytest.raises(ModelError) as e:
+        load("op:C2D_WIN_NHWC")
+    assert "unknown operator" in str(e.value)
+    assert "C2D_WIN_NHWC" not in str(e.value).split("known:")[1]

@@ -406,3 +406,19 @@ def test_winograd_is_offered_only_where_it_applies(other):
     assert has_template(mod) and not has_winograd(mod)
     with pytest.raises(ValueError, match="no 3x3 convolution"):
         WinogradPrograms(mod, target())
+
+
+def test_a_function_of_one_opaque_block_has_no_template():
+    """TVM's scan is such: its outermost block is not called "root"."""
+    text = """
+@T.prim_func(s_tir=True)
+def main(x: T.Buffer((4,), "float32"), y: T.Buffer((4,), "float32")):
+    with T.sblock("scan"):
+        T.reads()
+        T.writes()
+        for i in range(4):
+            y[i] = x[i]
+"""
+    mod = tvm.IRModule({"main": tvm.script.from_source(text)})
+    assert mod["main"].body.block.name_hint == "scan"
+    assert not has_template(mod)

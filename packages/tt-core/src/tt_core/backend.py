@@ -11,7 +11,8 @@ import numpy as np
 import tvm
 from tt_spec import Plugins, Realised, Statements, Task, concat_statements
 
-from tt_core.lower import unpack
+from tt_core.indices import DEFAULT, parameter_bound
+from tt_core.lower import outputs, unpack
 
 __all__ = ["TOLERANCES", "TvmBackend", "compare", "difference", "random_array"]
 
@@ -137,14 +138,18 @@ class TvmCandidate:
         return (time.perf_counter() - start) / n
 
     def check(self) -> str | None:
-        want = self._work.reference()
-        # what an earlier candidate left in the output must not pass for this one's
-        unwritten = (want == 0).astype(want.dtype) if want.dtype.kind in "biu" else np.full_like(want, np.nan)
-        *inputs, out = self._work.arguments(self._prepared)
-        out.copyfrom(unwritten)
-        self._call(*inputs, out)
+        wanted = self._work.reference()
+        args = self._work.arguments(self._prepared)
+        results = args[len(args) - len(wanted) :]
+        for out, want in zip(results, wanted, strict=True):
+            # what an earlier candidate left in the output must not pass for this one's
+            out.copyfrom((want == 0).astype(want.dtype) if want.dtype.kind in "biu" else np.full_like(want, np.nan))
+        self._call(*args)
         self._work.sync()
-        return compare(out.numpy(), want)
+        for i, (out, want) in enumerate(zip(results, wanted, strict=True)):
+            if (wrong := compare(out.numpy(), want)) is not None:
+                return wrong if len(wanted) == 1 else f"output {i}: {wrong}"
+        return None
 
 
 class _Workload:
@@ -155,7 +160,7 @@ class _Workload:
         self._schedules: OrderedDict[bytes, Any] = OrderedDict()
         self._arguments: list[Any] | None = None
         self._prepared: dict[Any, Any] = {}
-        self._reference: np.ndarray | None = None
+        self._reference: list[np.ndarray] | None = None
         kind = str(target.kind.name)
         self.device = tvm.cpu() if kind in ("llvm", "c") else tvm.device(kind, 0)
         self.sync = (lambda: None) if kind in ("llvm", "c") else self.device.sync
@@ -184,7 +189,7 @@ class _Workload:
         return None if prepare is None else prepare(np.asarray(row, dtype=np.int64))
 
     def arguments(self, prepared: Any = None) -> list[Any]:
-        """Random inputs and room for the output, the same for all candidates but for a prepared constant."""
+        """Random inputs and room for the outputs, the same for all candidates but for a prepared constant."""
         if prepared is not None:
             args = list(self.arguments())
             if prepared not in self._prepared:
@@ -194,29 +199,35 @@ class _Workload:
             return args
         if self._arguments is None:
             rng = np.random.default_rng(0)
+            main = self.mod["main"]
+            below = parameter_bound(main)
             self._arguments = [
-                tvm.runtime.tensor(random_array([int(d) for d in p.shape], str(p.dtype), rng), self.device)
-                for p in self.mod["main"].params
+                tvm.runtime.tensor(random_array([int(d) for d in p.shape], str(p.dtype), rng, below), self.device)
+                for p in main.params
             ]
         return self._arguments
 
-    def reference(self) -> np.ndarray:
-        """The untuned program's output on the same inputs."""
+    def reference(self) -> list[np.ndarray]:
+        """The untuned program's outputs on the same inputs."""
         if self._reference is None:
             args = self.arguments()
-            out = tvm.runtime.tensor(np.zeros_like(args[-1].numpy()), self.device)
-            self.compile(self.mod)["main"](*args[:-1], out)
-            self._reference = np.asarray(out.numpy())
+            first = len(args) - outputs(self.mod["main"])
+            room = [tvm.runtime.tensor(np.zeros_like(a.numpy()), self.device) for a in args[first:]]
+            self.compile(self.mod)["main"](*args[:first], *room)
+            self.sync()
+            self._reference = [np.asarray(out.numpy()) for out in room]
         return self._reference
 
 
-def random_array(shape: list[int] | tuple[int, ...], dtype: str, rng: np.random.Generator) -> np.ndarray:
-    """Standard normal floats, integers 0 or 1 (valid as indices and as masks), random booleans."""
+def random_array(
+    shape: list[int] | tuple[int, ...], dtype: str, rng: np.random.Generator, below: int = DEFAULT
+) -> np.ndarray:
+    """Standard normal floats, integers from 0 to `below` - 1, random booleans."""
     if dtype.startswith(("float", "bfloat")):
         return rng.standard_normal(shape).astype("float32" if dtype == "bfloat16" else dtype)
     if dtype == "bool":
         return rng.random(shape) < 0.5
-    return rng.integers(0, 2, size=shape).astype(dtype)
+    return rng.integers(0, min(below, np.iinfo(dtype).max), size=shape).astype(dtype)
 
 
 def compare(got: np.ndarray, want: np.ndarray, tolerance: float | None = None) -> str | None:

@@ -48,7 +48,11 @@ app = typer.Typer(
 app.add_typer(history_commands.app, name="history")
 
 ModelArgument = Annotated[
-    str, typer.Argument(help="ONNX file, name of the zoo (tt plugins), or op:conv2d:N,CI,HW,CO,K,S,P")
+    str,
+    typer.Argument(
+        help="File (.onnx, .pt2, TVMScript .py), name of the zoo (tt plugins; resnet18@8 is a batch of 8), or operator"
+        " (op:conv2d:N,CI,HW,CO,K,S,P, op:C2D:1)"
+    ),
 ]
 ShapeOption = Annotated[
     list[str] | None, typer.Option("--shape", help="Fix an input's shape: name=1,3,320,320 (repeatable)")
@@ -178,6 +182,8 @@ def list_tasks(
         skip=skip or (),
         space=space or "both",
     )
+    for note in ready.model.notes:
+        print(note, file=sys.stderr)
     found = ready.tasks
     whole = {t.key: float(s) for t, s in zip(ready.lowered.tasks, share_of(ready.lowered.tasks), strict=True)}
     if as_json:

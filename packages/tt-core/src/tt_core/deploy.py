@@ -6,7 +6,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ MODEL_TOLERANCE = 1e-3
 """Largest allowed difference of a whole float32 model's output, relative to the output's largest magnitude."""
 
 WORST_TOLERANCE = 2e-2
-"""What it may grow to where onnxruntime's own two ways to compute an output differ."""
+"""What it may grow to where a peer's own two ways to compute an output differ."""
 
 
 def compile_library(lowered: Lowered, rows: Mapping[str, np.ndarray], plugins: Plugins | None = None) -> Any:
@@ -135,21 +135,30 @@ def _part(path: Path) -> Path:
 
 
 def verify(
-    model: Model, inputs: dict[str, np.ndarray], got: list[np.ndarray], untuned: list[np.ndarray]
+    model: Model,
+    inputs: dict[str, np.ndarray],
+    got: list[np.ndarray],
+    untuned: list[np.ndarray],
+    say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, str]:
-    """Compare a tuned model's outputs with the untuned program's, and with onnxruntime's where there is an ONNX file.
+    """Compare a tuned model's outputs with the untuned program's, and with those of the model's peer.
 
     The tolerance is `MODEL_TOLERANCE`. Some outputs are worse conditioned than that, e.g. the far tail of a sigmoid:
-    where onnxruntime with its optimisations and onnxruntime without them differ by more than a third of it, three
-    times their difference is allowed against onnxruntime, at most `WORST_TOLERANCE`.
+    where the peer's two ways to compute differ by more than a third of it, three times their difference is allowed
+    against the peer, at most `WORST_TOLERANCE`.
 
-    Returns what each was compared with. Raises `VerificationError` naming output and peer.
+    A peer that cannot run the model is left out, and `say` is told. Returns what each was compared with. Raises
+    `VerificationError` naming output and peer.
     """
-    peers: dict[str, tuple[list[np.ndarray], list[float]]] = {
-        "the untuned program": (untuned, [MODEL_TOLERANCE] * len(untuned))
-    }
-    if model.onnx is not None and (found := _onnxruntime(model.onnx, inputs)) is not None:
-        peers["onnxruntime"] = found
+    peers = {"the untuned program": (untuned, [MODEL_TOLERANCE] * len(untuned))}
+    if model.peer is not None:
+        try:
+            results = model.peer.run(inputs)
+        except Exception as e:  # each peer has its own errors, and none is about the tuned program
+            results = []
+            say(f"{model.peer.name} cannot run the model: {summary(e)}")
+        if results:
+            peers[model.peer.name] = (results[0], _tolerances(results))
     for peer, (want, tolerances) in peers.items():
         if len(want) != len(got):
             raise VerificationError(f"the tuned model has {len(got)} outputs, {peer} has {len(want)}")
@@ -162,21 +171,9 @@ def verify(
     }
 
 
-def _onnxruntime(data: bytes, inputs: dict[str, np.ndarray]) -> tuple[list[np.ndarray], list[float]] | None:
-    """Outputs of onnxruntime and the tolerance that each deserves; None where it is not installed."""
-    try:
-        import onnxruntime
-    except ImportError:
-        return None
-    onnxruntime.set_default_logger_severity(3)
-    levels = onnxruntime.GraphOptimizationLevel
-    results = []
-    for level in (levels.ORT_ENABLE_ALL, levels.ORT_DISABLE_ALL):
-        options = onnxruntime.SessionOptions()
-        options.graph_optimization_level = level
-        session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-        results.append(session.run(None, inputs))
-    tolerances = [
-        min(WORST_TOLERANCE, max(MODEL_TOLERANCE, 3 * difference(a, b))) for a, b in zip(*results, strict=True)
+def _tolerances(results: list[list[np.ndarray]]) -> list[float]:
+    """What each output deserves, from how far apart the peer's results are."""
+    return [
+        min(WORST_TOLERANCE, max(MODEL_TOLERANCE, 3 * difference(ways[0], ways[-1])))
+        for ways in zip(*results, strict=True)
     ]
-    return results[0], tolerances

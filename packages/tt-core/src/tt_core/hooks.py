@@ -12,6 +12,10 @@ _ZOO = {
     "resnet18": "ResNet-18, 1x3x224x224, deterministic random weights",
     "mobilenet_v2": "MobileNet-V2, 1x3x224x224, deterministic random weights",
     "squeezenet1_1": "SqueezeNet 1.1, 1x3x224x224, deterministic random weights",
+    "resnet50": "ResNet-50, 1x3x224x224, deterministic random weights",
+    "vgg16": "VGG-16, 1x3x224x224, deterministic random weights (550 MB)",
+    "alexnet": "AlexNet, 1x3x224x224, deterministic random weights (240 MB)",
+    "transformer-encoder": "BERT-base encoder of 12 layers, 128 tokens of 768 channels, deterministic random weights",
     "bert-tiny": "BERT of 2 layers and 128 channels, 128 tokens, deterministic random weights",
 }
 
@@ -35,10 +39,10 @@ def tt_recipes() -> list[Entry]:
     return found
 
 
-def _zoo(name: str) -> Any:
+def _zoo(name: str, batch: int = 1) -> Any:
     from tt_core import zoo
 
-    return zoo.build(name)
+    return zoo.build(name, batch)
 
 
 def _toml(path: Path) -> dict[str, Any]:

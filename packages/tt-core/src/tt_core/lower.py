@@ -18,7 +18,7 @@ from tvm import relax
 from tt_core.errors import ModelError, TargetError, summary
 from tt_core.fold import fold_constants
 
-__all__ = ["Lowered", "lower", "payload", "unpack"]
+__all__ = ["Lowered", "lower", "outputs", "payload", "unpack"]
 
 _KINDS = (  # the first that a function's name contains
     "conv2d_transpose",
@@ -70,7 +70,7 @@ def lower(mod: tvm.IRModule, target: Any, plugins: Plugins | None = None, space:
     modules: dict[str, tvm.IRModule] = {}
     names: dict[str, str] = {}
     for var, func in mod.functions.items():
-        if not isinstance(func, tvm.tirx.PrimFunc) or not calls[var.name_hint]:
+        if not isinstance(func, tvm.tirx.PrimFunc) or not calls[var.name_hint] or not outputs(func):
             continue
         single = as_module(func)
         key = _key(single, text)
@@ -122,6 +122,26 @@ def as_module(func: tvm.tirx.PrimFunc) -> tvm.IRModule:
     return tvm.IRModule({"main": func})
 
 
+def _written(func: tvm.tirx.PrimFunc) -> list[int]:
+    """Positions of the parameters that a PrimFunc stores to, ascending."""
+    found: set[int] = set()
+
+    def visit(store: tvm.tirx.BufferStore) -> None:
+        found.update(i for i, p in enumerate(func.params) if p.same_as(store.buffer))
+
+    tvm_ffi.structural_walk(func.body, (tvm.tirx.BufferStore, visit))
+    return sorted(found)
+
+
+def outputs(func: tvm.tirx.PrimFunc) -> int:
+    """How many of a PrimFunc's last parameters are its outputs.
+
+    0 if it stores to none or to others too, as one does that hands its buffers to a library: nothing to tune.
+    """
+    found = _written(func)
+    return len(found) if found == list(range(len(func.params) - len(found), len(func.params))) else 0
+
+
 def _passes(target: Any, legalizers: dict[str, Any]) -> list[Any]:
     t = relax.transform
     layout = []
@@ -138,6 +158,8 @@ def _passes(target: Any, legalizers: dict[str, Any]) -> list[Any]:
         t.CanonicalizeBindings(),
         t.FoldConstant(),
         *layout,
+        relax.backend.DispatchSampling(),
+        relax.backend.DispatchSortScan(),
         t.LegalizeOps(legalizers),
         t.AnnotateTIROpPattern(),
         t.FoldConstant(),
@@ -200,11 +222,13 @@ def _task_name(function: str) -> str:
 def _kind(name: str, mod: tvm.IRModule) -> str:
     """The operator that similar tasks share: the heavy one of the fused, depthwise apart from dense convolutions."""
     kind = next((k for k in _KINDS if k in name), name.split("_")[0] or name)
-    return f"dw{kind}" if kind.startswith("conv") and _depthwise(mod) else kind
+    return f"dw{kind}" if kind.startswith("conv") and ("depthwise" in name or _depthwise(mod)) else kind
 
 
 def _depthwise(mod: tvm.IRModule) -> bool:
     """Whether the function has a grouped convolution whose filters see one channel each."""
+    if getattr(getattr(mod["main"].body, "block", None), "name_hint", "") != "root":
+        return False
     schedule = tvm.s_tir.Schedule(mod)
     channels = []
     for rv in schedule.get_child_blocks(schedule.get_sblock("root")):
@@ -223,4 +247,5 @@ def _flops(mod: tvm.IRModule) -> float:
 
 def _shapes(mod: tvm.IRModule) -> str:
     shapes = ["x".join(str(int(d)) for d in p.shape) or "scalar" for p in mod["main"].params]
-    return f"{', '.join(shapes[:-1])} -> {shapes[-1]}"
+    first = len(shapes) - outputs(mod["main"])
+    return f"{', '.join(shapes[:first])} -> {', '.join(shapes[first:])}"

@@ -1,8 +1,9 @@
-"""Single operators as models: `op:conv2d:1,64,56,64,3,1,1`."""
+"""Single operators as models: `op:conv2d:1,64,56,64,3,1,1`, and TVM's own table of them: `op:C2D:1`."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,14 +23,22 @@ FORMS = {
 }
 
 
+_BROKEN = ("C2D_WIN_NHWC",)  # TVM 0.27 has the name but no longer builds it
+
+
 def build(text: str) -> Model:
     """A model of one float32 operator.
 
     `op:conv2d:N,CI,HW,CO,K,S,P` (input N x CI x HW x HW, CO filters K x K, stride S, padding P),
     `op:dwconv2d:N,C,HW,K,S,P`, `op:matmul:M,N,K` (M x K times K x N), `op:batch_matmul:B,M,N,K` (B times M x K by
     N x K, transposed). Weights of convolutions and of matmul are constants, as in a deployed model; batch_matmul has
-    two inputs. Raises `ModelError` that shows the form.
+    two inputs.
+
+    `op:C2D:1` is the second shape of C2D in TVM's `te_workload` table, Ansor's benchmark (Zheng et al., 2020, OSDI),
+    `op:C2D` the first; all operands are inputs. Raises `ModelError` that shows the form.
     """
+    if (name := text.split(":")[1]) not in FORMS and name in (table := _table()):
+        return _from_table(text, table)
     kind, numbers = _parse(text)
     rng = np.random.default_rng(0)
     from tvm import relax
@@ -67,7 +76,7 @@ def _parse(text: str) -> tuple[str, list[int]]:
     parts = text.split(":")
     kind = parts[1] if len(parts) > 1 else ""
     if kind not in FORMS:
-        raise ModelError(f"unknown operator {kind!r} in {text!r}{nearest(kind, FORMS)}")
+        raise ModelError(f"unknown operator {kind!r} in {text!r}{nearest(kind, [*FORMS, *_table()])}")
     form = FORMS[kind]
     shown = f"op:{kind}:{','.join(form)}"
     try:
@@ -88,6 +97,28 @@ def _check_size(text: str, *shapes: tuple[int, ...]) -> None:
     for shape in shapes:
         if 8 * math.prod(shape) > most:
             raise ModelError(f"{text}: an operand of {' x '.join(map(str, shape))} is too large for this machine")
+
+
+def _table() -> dict[str, Any]:
+    """Name to (function of TVM's tensor expressions, its shapes)."""
+    from tvm.s_tir.meta_schedule.testing.te_workload import CONFIGS
+
+    return {k: v for k, v in CONFIGS.items() if k not in _BROKEN}
+
+
+def _from_table(text: str, table: dict[str, Any]) -> Model:
+    from tvm import te
+
+    from tt_core.sources.tvm_module import operator
+
+    _, kind, *rest = text.split(":")
+    make, variants = table[kind]
+    index = rest[0] if rest else "0"
+    if len(rest) > 1 or not index.isdecimal() or int(index) >= len(variants):
+        shown = ", ".join(f"{i}: {'x'.join(map(str, v))}" for i, v in enumerate(variants))
+        raise ModelError(f"{text!r}: op:{kind}:INDEX has the shapes {shown}")
+    func = te.create_prim_func(make(*variants[int(index)]))
+    return replace(operator(func, make.__name__), name="-".join([kind, *rest]))
 
 
 def _one(name: str, shapes: dict[str, tuple[int, ...]], make: Any) -> Model:

@@ -52,11 +52,15 @@ class Runner:
         self._tensor = lambda a: tvm.runtime.tensor(a, self._device)
 
     def random_inputs(self, seed: int = 0) -> dict[str, np.ndarray]:
-        """Random inputs of the recorded shapes and dtypes."""
+        """Random inputs of the recorded shapes, dtypes and ranges."""
         from tt_core.backend import random_array
+        from tt_core.indices import DEFAULT
 
         rng = np.random.default_rng(seed)
-        return {i["name"]: random_array(i["shape"], i["dtype"], rng) for i in self.sidecar["inputs"]}
+        return {
+            i["name"]: random_array(i["shape"], i["dtype"], rng, i.get("below", DEFAULT))
+            for i in self.sidecar["inputs"]
+        }
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
         """The outputs. Raises `ModelError` if the library does not take these inputs."""

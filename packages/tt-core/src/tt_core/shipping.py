@@ -103,14 +103,14 @@ def ship(
         VerificationError: An output differs; nothing is written.
     """
     sidecar: dict[str, Any] = {
-        "inputs": [{"name": i.name, "shape": list(i.shape), "dtype": i.dtype} for i in ready.model.inputs],
+        "inputs": [_input(i) for i in ready.model.inputs],
         "outputs": list(ready.model.outputs),
         "target": str(ready.target),
         "threads": threads_of(ready.target),
         **about,
     }
     rng = np.random.default_rng(0)
-    inputs = {i.name: random_array(i.shape, i.dtype, rng) for i in ready.model.inputs}
+    inputs = {i.name: random_array(i.shape, i.dtype, rng, i.below) for i in ready.model.inputs}
     say("compiling the model")
     with tempfile.TemporaryDirectory(prefix="tt-") as folder:
         before, after = Path(folder, "untuned.so"), Path(folder, "tuned.so")
@@ -121,7 +121,7 @@ def ship(
         say("verifying the model")
         got = measurer.call("run_model", None, str(after), inputs, exclusive=True)
         want = measurer.call("run_model", None, str(before), inputs, exclusive=True)
-        verified = deploy.verify(ready.model, inputs, got, want)
+        verified = deploy.verify(ready.model, inputs, got, want, say)
         say("timing the model before and after")
         before_s = float(np.median(measurer.call("time_model", None, str(before), inputs, exclusive=True)))
         after_s = float(np.median(measurer.call("time_model", None, str(after), inputs, exclusive=True)))
@@ -144,3 +144,9 @@ def ship(
     with quiet():
         deploy.write(library, path, sidecar)
     return Shipped(before_s, after_s, verified)
+
+
+def _input(i: Any) -> dict[str, Any]:
+    """An input as the sidecar keeps it; integers with the range from which random ones are drawn."""
+    range_ = {"below": i.below} if np.dtype(i.dtype).kind in "iu" else {}
+    return {"name": i.name, "shape": list(i.shape), "dtype": i.dtype, **range_}

@@ -106,7 +106,7 @@ def tune(
     """Tune a model's operators on this machine and write the faster model.
 
     Args:
-        model: ONNX file, name of the zoo, "op:…", `onnx.ModelProto` or Relax `IRModule`.
+        model: What `tt_core.models.load` takes: a file, a name of the zoo, "op:…", or an object.
         target: "native", a target string, JSON, dict or TVM target.
         recipe: Name or TOML file.
         minutes: Tuning time; with neither this nor `trials`, 5.
@@ -188,6 +188,8 @@ def tune(
             say(text)
             kept.note(text)
 
+        for text in ready.model.notes:
+            note(text)
         restored = sum(len(p.rows) for p in pipelines)
         if restored:
             note(f"continuing: {restored} measurements of these tasks are in {history}; none is repeated")

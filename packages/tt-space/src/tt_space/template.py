@@ -95,6 +95,8 @@ def has_template(mod: tvm.IRModule) -> bool:
 
 def find_anchor(mod: tvm.IRModule) -> Anchor | None:
     """The heavy block of a function and what surrounds it, or None where a template does not fit."""
+    if getattr(getattr(mod["main"].body, "block", None), "name_hint", "") != "root":  # e.g. a scan: one opaque block
+        return None
     schedule = Schedule(mod, debug_mask="none")
     blocks = [(rv, schedule.get(rv)) for rv in schedule.get_child_blocks(schedule.get_sblock("root"))]
     heavy = [i for i, (_, b) in enumerate(blocks) if ANCHOR in (b.annotations or {})]
