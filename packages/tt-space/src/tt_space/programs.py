@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
+import tvm
 from tt_spec import Space
 from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
+
+from tt_space.intrinsics import import_intrinsics
 
 __all__ = ["Features", "InvalidRow", "Prepared", "Programs", "first_line"]
 
