@@ -49,6 +49,36 @@ def test_a_cpu_space_does_not_parse_the_intrinsics_of_gpus():
     assert not {f"tvm.s_tir.tensor_intrin.{kind}" for kind in ("cuda", "rocm", "metal", "hexagon")} & found
 
 
+def test_a_template_needs_no_intrinsics_before_its_features_are_asked_for():
+    """MetaSchedule imports those of every target when nobody has put the package in place."""
+    out = fresh(
+        """
+        from tt_space import TemplatePrograms
+        from tt_space.packing import legalizers
+        from tvm import relax
+
+        target = tvm.target.Target(
+            {"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "cascadelake", "num-cores": 2}
+        )
+        builder = relax.BlockBuilder()
+        x = relax.Var("x", relax.TensorType((4, 32), "float32"))
+        with builder.function("main", [x]):
+            y = builder.emit(relax.op.matmul(x, relax.const(np.ones((32, 64), "float32"))))
+            builder.emit_func_output(y)
+        lowered = relax.transform.LegalizeOps(legalizers(target))(builder.get())
+        (func,) = (f for f in lowered.functions.values() if isinstance(f, tvm.tirx.PrimFunc))
+        programs = TemplatePrograms(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}), target)
+        schedule = programs.apply(programs.space.sample(1, np.random.default_rng(0))[0])
+        print(any(m.startswith("tvm.s_tir.tensor_intrin.") for m in sys.modules))
+        assert programs.features([schedule])[0].shape[1] == 164
+        print(*sorted(m for m in sys.modules if m.startswith("tvm.s_tir.tensor_intrin.")))
+        """
+    )
+    before, *after = out.split()
+    assert before == "False"
+    assert after == ["tvm.s_tir.tensor_intrin.x86"]
+
+
 def test_importing_intrinsics_again_registers_nothing_twice():
     """TVM refuses a second registration of one name."""
     out = fresh(

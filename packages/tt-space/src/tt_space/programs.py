@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
+import tvm
 from tt_spec import Space
 from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
+
+from tt_space.intrinsics import import_intrinsics
 
 __all__ = ["Features", "InvalidRow", "Prepared", "Programs", "first_line"]
 
@@ -62,10 +65,15 @@ class Features:
     Source: Ansor, appendix B, as TVM's `PerStoreFeature` extracts them (already on a log scale).
     """
 
-    def __init__(self, context: ms.TuneContext) -> None:
-        self._context, self._extractor = context, ms.feature_extractor.PerStoreFeature()
+    def __init__(self, mod: tvm.IRModule, target: tvm.target.Target) -> None:
+        self._mod, self._target = mod, target
+        self._context: Any = None
 
     def __call__(self, schedules: list[Schedule]) -> list[np.ndarray]:
+        if self._context is None:
+            import_intrinsics(self._target)  # or TVM imports those of every target: half a minute
+            self._context = ms.TuneContext(mod=self._mod, target=self._target, num_threads=1)
+            self._extractor = ms.feature_extractor.PerStoreFeature()
         candidates = [ms.MeasureCandidate(s, []) for s in schedules]
         found: Any = self._extractor.extract_from(self._context, candidates)
         return [f.numpy() for f in found]

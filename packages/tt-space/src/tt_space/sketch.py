@@ -61,7 +61,7 @@ class SketchPrograms:
         sketches = self.context.generate_design_space()
         self.traces = [s.trace.simplified(remove_postproc=True) for s in sketches]
         self.space, self._knob_of = _space(mod, self.traces)
-        self.features = Features(self.context)
+        self.features = Features(mod, target)
 
     def apply(self, row: np.ndarray) -> Schedule:
         """The scheduled program of a row, post-processed and ready to build. Raises `InvalidRow`."""

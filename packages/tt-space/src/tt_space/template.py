@@ -17,7 +17,6 @@ import numpy as np
 import tvm
 from tt_spec import Knob, Space
 from tvm.s_tir import Schedule
-from tvm.s_tir import meta_schedule as ms
 
 from tt_space.machine import vector_unit
 from tt_space.packing import ANCHOR
@@ -71,7 +70,7 @@ class TemplatePrograms:
             raise ValueError("the workload has no template: none of its operators was lowered for one")
         self.anchor = anchor
         self.space = _space(anchor, target)
-        self.features = Features(ms.TuneContext(mod=mod, target=target, num_threads=1))
+        self.features = Features(mod, target)
 
     def apply(self, row: np.ndarray) -> Schedule:
         """The scheduled program of a row, ready to build. Raises `InvalidRow`."""

@@ -17,7 +17,6 @@ import tvm
 from tt_spec import Knob, Space
 from tvm import relax, te, tirx
 from tvm.s_tir import Schedule
-from tvm.s_tir import meta_schedule as ms
 
 from tt_space.machine import vector_unit
 from tt_space.programs import Features, InvalidRow, Prepared, first_line
@@ -83,7 +82,7 @@ class WinogradPrograms:
             raise ValueError("the workload is no 3x3 convolution of stride 1 that was lowered for a template")
         self.mod, self.target, self.anchor = mod, target, anchor
         self.space = _space(anchor, target)
-        self.features = Features(ms.TuneContext(mod=mod, target=target, num_threads=1))
+        self.features = Features(mod, target)
         weight = _conv(mod, anchor).reads[1].source
         self._weight = next(i for i, p in enumerate(mod["main"].params) if p.same_as(weight) or p.name == weight.name)
         self._variants: dict[int, tvm.IRModule] = {}
