@@ -1,0 +1,81 @@
+"""`tt record`, `tt bench` and `tt report`."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tt_bench.errors import BenchError
+
+__all__ = ["record"]
+
+
+def record(
+    ctx: typer.Context,
+    model: Annotated[str, typer.Argument(help="As for tt tune: ONNX file, name of the zoo, or op:…")],
+    out: Annotated[Path, typer.Option(help="Writes OUT.db as it goes on, and OUT.json.gz (T4) at the end")],
+    space: Annotated[str, typer.Option(help="Where candidates come from: template, sketch, both")] = "template",
+    candidates: Annotated[
+        str, typer.Option(help='"all" of an enumerated sub-space, or how many random ones of each task')
+    ] = "all",
+    most: Annotated[int, typer.Option(help="Rows of a sub-space; the least important knobs are fixed")] = 2000,
+    tasks: Annotated[str, typer.Option(help="Pattern of task names, as in a shell")] = "*",
+    target: Annotated[str, typer.Option(help='"native", a TVM target string or JSON')] = "native",
+    runs: Annotated[int, typer.Option(min=1, help="Single timings of each candidate")] = 20,
+    long_rows: Annotated[int, typer.Option(min=0, help="Candidates of each task that get a long series")] = 50,
+    long_runs: Annotated[int, typer.Option(min=1, help="Timings of a long series")] = 500,
+    seed: Annotated[int, typer.Option(help="Of which random candidates are drawn")] = 0,
+) -> None:
+    """Measure a model's candidates once; the same command again goes on where it was stopped."""
+    from tt_bench.record import record as run
+
+    if candidates != "all" and not (candidates.isdigit() and int(candidates) > 0):
+        raise BenchError(f'--candidates is "all" or a positive number, got {candidates!r}')
+    with _interruptible() as halt:
+        found = run(
+            ctx.obj,
+            model,
+            out,
+            space=space,
+            candidates=None if candidates == "all" else int(candidates),
+            most=most,
+            target=target,
+            tasks=tasks,
+            runs=runs,
+            long=(long_rows, long_runs),
+            seed=seed,
+            halt=halt,
+            say=lambda text: print(text, flush=True),
+        )
+        stopped = halt()
+    for t in found.about()["tasks"]:
+        best = f"best {t['best_s'] * 1e6:.1f} us" if t["best_s"] else "none works"
+        what = "every row of its sub-space" if t["complete"] else "a sample"
+        print(f"{t['name']}: {t['rows']} rows ({what}), {t['failed']} failed, {best}")
+    print(f"written to {out}.db and {out}.json.gz")
+    if stopped:
+        raise typer.Exit(130)
+
+
+@contextmanager
+def _interruptible() -> Iterator[Any]:
+    """The first Ctrl-C finishes the candidate in hand, the second ends at once."""
+    pressed: list[int] = []
+
+    def on_signal(number: int, frame: Any) -> None:
+        if pressed:
+            raise KeyboardInterrupt
+        pressed.append(number)
+        print("\nstopping after the candidate in hand; Ctrl-C again to leave at once", file=sys.stderr, flush=True)
+
+    before = signal.signal(signal.SIGINT, on_signal)
+    try:
+        yield lambda: "interrupted" if pressed else None
+    finally:
+        signal.signal(signal.SIGINT, before)
