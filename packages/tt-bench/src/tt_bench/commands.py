@@ -13,7 +13,7 @@ import typer
 
 from tt_bench.errors import BenchError
 
-__all__ = ["record"]
+__all__ = ["bench", "record"]
 
 
 def record(
@@ -61,6 +61,65 @@ def record(
     print(f"written to {out}.db and {out}.json.gz")
     if stopped:
         raise typer.Exit(130)
+
+
+def bench(
+    ctx: typer.Context,
+    out: Annotated[Path, typer.Option(help="Folder for curves, table, CSV and page; a repeated call goes on")],
+    recipes: Annotated[
+        str, typer.Option(help="Names (tt recipes; oracle knows every result) or TOML files")
+    ] = "random,tt",
+    models: Annotated[str, typer.Option(help="Recordings: .db, .json or .json.gz, with commas; patterns allowed")] = (
+        "recordings/*.json.gz"
+    ),
+    spaces: Annotated[str, typer.Option(help="Kinds of space, with commas; else all that are recorded")] = "",
+    tasks: Annotated[str, typer.Option(help="Pattern of task names, as in a shell")] = "*",
+    whole: Annotated[bool, typer.Option(help="Tune a recording's tasks together, to compare schedulers")] = False,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each recipe on each unit")] = 15,
+    trials: Annotated[int, typer.Option(min=1, help="Measured rows of a run")] = 300,
+    set: Annotated[list[str] | None, typer.Option("--set", help="Override every recipe, as in tt tune")] = None,
+    unrecorded: Annotated[
+        str | None, typer.Option(help="What becomes of rows that an incomplete recording lacks: nearest or refuse")
+    ] = None,
+    live: Annotated[
+        bool, typer.Option(help="Measure the recorded rows here and now instead of replaying them")
+    ] = False,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes; else one per core")] = None,
+) -> None:
+    """Compare recipes on recordings: curves, score, time to a share of the best known, paired tests."""
+    from tt_bench import compare, page
+
+    if unrecorded not in (None, "nearest", "refuse"):
+        raise BenchError(f"--unrecorded is nearest or refuse, got {unrecorded!r}")
+    chosen = compare.units(_paths(models), _names(spaces), tasks, whole)
+    done = compare.compare(
+        ctx.obj,
+        chosen,
+        _names(recipes),
+        out,
+        sets=set or [],
+        seeds=seeds,
+        trials=trials,
+        unrecorded=unrecorded,  # type: ignore[arg-type]
+        live=live,
+        jobs=jobs,
+        say=lambda text: print(text, flush=True),
+    )
+    page.publish(done, print)
+
+
+def _paths(text: str) -> list[Path]:
+    found = []
+    for name in _names(text):
+        some = sorted(Path().glob(name)) if "*" in name and not Path(name).is_absolute() else [Path(name)]
+        if not some:
+            raise BenchError(f"no recording matches {name!r}: tt record --out {name.split('*')[0]}NAME makes one")
+        found += some
+    return found
+
+
+def _names(text: str) -> list[str]:
+    return [n.strip() for n in text.split(",") if n.strip()]
 
 
 @contextmanager

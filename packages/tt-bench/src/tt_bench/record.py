@@ -124,7 +124,9 @@ class Recorder:
                 if self.halt():
                     return
             rows = sum(len(p.rows) for p in plans)
-            self.say(f"{rows} candidates of {len(plans)} tasks in {time.monotonic() - began:.0f} s; now the long series")
+            self.say(
+                f"{rows} candidates of {len(plans)} tasks in {time.monotonic() - began:.0f} s; now the long series"
+            )
         with closing(self.host.measurer(evaluator=Series(long[1]))) as pool:
             for plan in plans:
                 if not self.halt():
@@ -147,7 +149,9 @@ class Recorder:
                     f" not of {self.model} with {self.space}: choose another --out"
                 )
             if info["device"] != self.device:
-                raise BenchError(f"{self.history} was begun on {info['device']}, this is {self.device}: choose another --out")
+                raise BenchError(
+                    f"{self.history} was begun on {info['device']}, this is {self.device}: choose another --out"
+                )
             task, keep = info["task"], info["keep"]
             found[task.key] = Plan(task, None if keep is None else tuple(map(tuple, keep)), info["rows"])
         for task in tasks:
@@ -286,9 +290,13 @@ class Recorder:
             values = [found.values[found.offsets[i] : found.offsets[i + 1]] for i in range(len(found))]
             self.statements.append([m for m, k in zip(part, ok, strict=True) if k], values)
             if start + BATCH >= len(valid):
-                paces = [r["info"]["pace"] for r in self.store.runs() if r["info"].get("of") == [task.key, task.space.key]]
+                paces = [
+                    r["info"]["pace"] for r in self.store.runs() if r["info"].get("of") == [task.key, task.space.key]
+                ]
                 self._pace(task, Pace(**{**(paces[-1] if paces else {}), "features_s": round(each, 6)}))
 
     def _pace(self, task: Task, pace: Pace) -> None:
-        run = self.store.begin_run({**self._about(), "of": [task.key, task.space.key], "pace": dataclasses.asdict(pace)})
+        run = self.store.begin_run(
+            {**self._about(), "of": [task.key, task.space.key], "pace": dataclasses.asdict(pace)}
+        )
         self.store.end_run(run, "how fast the machine worked")
