@@ -13,7 +13,7 @@ import typer
 
 from tt_bench.errors import BenchError
 
-__all__ = ["bench", "record"]
+__all__ = ["bench", "record", "report"]
 
 
 def record(
@@ -81,9 +81,7 @@ def bench(
     unrecorded: Annotated[
         str | None, typer.Option(help="What becomes of rows that an incomplete recording lacks: nearest or refuse")
     ] = None,
-    live: Annotated[
-        bool, typer.Option(help="Measure the recorded rows here and now instead of replaying them")
-    ] = False,
+    live: Annotated[bool, typer.Option(help="Measure the recorded rows here instead of replaying them")] = False,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes; else one per core")] = None,
 ) -> None:
     """Compare recipes on recordings: curves, score, time to a share of the best known, paired tests."""
@@ -106,6 +104,29 @@ def bench(
         say=lambda text: print(text, flush=True),
     )
     page.publish(done, print)
+
+
+def report(
+    ctx: typer.Context,
+    run: Annotated[
+        str,
+        typer.Argument(help="A history (its newest run), the beginning of a run's id, an event log, or a bench folder"),
+    ] = "",
+    history: Annotated[Path, typer.Option(help="The history that holds the run")] = Path("tt.db"),
+    out: Annotated[Path, typer.Option(help="The page; a comparison's lies in its folder")] = Path("report.html"),
+) -> None:
+    """Draw a tuning run, or a comparison of tt bench, as one page that opens offline."""
+    from tt_bench import compare, page, runpage
+
+    if Path(run, "bench.json").is_file():
+        page.publish(compare.read(Path(run)), print)
+        return
+    if run and Path(run).is_dir():
+        raise BenchError(f"{run} is a folder without bench.json: give a history, a run or what tt bench --out wrote")
+    if Path(run).suffix == ".db":
+        run, history = "", Path(run)
+    runpage.write(runpage.listen(ctx.obj, run, history), history, out)
+    print(f"written to {out}")
 
 
 def _paths(text: str) -> list[Path]:

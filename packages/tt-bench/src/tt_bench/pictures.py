@@ -16,7 +16,7 @@ from tt_bench.stats import Summary, quality
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["COLOURS", "convergence", "figure", "grid", "scores", "split", "svg"]
+__all__ = ["COLOURS", "convergence", "figure", "grid", "log_axis", "scores", "split", "svg"]
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8c6d31")
 """Okabe and Ito (2008): told apart by colour-blind people too."""
@@ -78,7 +78,7 @@ def convergence(done: Comparison, over: str) -> Figure:
         ax.axhline(1.0, color="#888888", linewidth=0.8, linestyle=":")
         ax.set_ylim(max(0.0, low - 0.05), 1.0 + 0.03 * (1.05 - max(0.0, low - 0.05)))
         if over == "seconds":
-            ax.set_xscale("log")
+            log_axis(ax)
         ax.set_title(unit, fontsize=9)
         ax.set_xlabel("seconds, virtual" if over == "seconds" and not done.settings["live"] else over, fontsize=8)
         ax.set_ylabel("share of the best known speed", fontsize=8)
@@ -87,6 +87,16 @@ def convergence(done: Comparison, over: str) -> Figure:
         handles, labels = axes[0].get_legend_handles_labels()
         made.legend(handles, labels, loc="outside upper center", ncols=min(6, max(1, len(labels))), frameon=False)
     return made
+
+
+def log_axis(ax: Any) -> None:
+    """A logarithmic time axis with plain numbers."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    ax.set_xscale("log")
+    ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    ax.xaxis.set_major_formatter(lambda v, _: f"{v:g}")
+    ax.xaxis.set_minor_formatter(NullFormatter())
 
 
 def _bands(runs: Sequence[Run], best_s: float, over: str) -> tuple[np.ndarray, np.ndarray]:

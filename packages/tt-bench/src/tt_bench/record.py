@@ -174,7 +174,8 @@ class Recorder:
             if not len(codes):
                 raise BenchError(f"task {task.name}: no pilot candidate works; record a sample with --candidates 500")
             seconds = np.array([valid[tuple(r)] for r in codes.tolist()])
-            keep = thin(task.space, most, codes[seconds.argmin()], importance(task.space, codes, seconds))
+            weight = importance(np.where(task.space.active(codes), codes, -1), seconds)
+            keep = thin(task.space, most, codes[seconds.argmin()], weight)
         sub = restrict(task.space, keep)
         rows = np.stack(list(sub.enumerate()))
         return Plan(task, keep, widen(task.space, keep, rows))

@@ -1,7 +1,8 @@
 """The field's standard score of a tuner, by the package that its authors keep.
 
-Source: Willemsen, van Nieuwpoort, van Werkhoven (2024), A Methodology for Comparing Auto-Tuning Optimization Algorithms,
-Future Generation Computer Systems 159: 0 is random search as calculated from the space, 1 the optimum at once.
+Source: Willemsen, van Nieuwpoort, van Werkhoven (2024), A Methodology for Comparing Auto-Tuning Optimization
+Algorithms, Future Generation Computer Systems 159. 0 is random search as calculated from the space, 1 the optimum at
+once.
 """
 
 from __future__ import annotations

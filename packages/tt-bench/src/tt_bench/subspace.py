@@ -46,23 +46,22 @@ def narrow(space: Space, keep: Keep, codes: np.ndarray) -> tuple[np.ndarray, np.
     return found[inside], inside
 
 
-def importance(space: Space, codes: np.ndarray, seconds: np.ndarray) -> np.ndarray:
+def importance(labels: np.ndarray, seconds: np.ndarray) -> np.ndarray:
     """How much of the variance of log seconds each knob explains alone, `(d,)` in [0, 1].
 
     Omega squared of a one-way analysis of variance, which, unlike eta squared, does not grow with the number of
     choices. Source: Hays (1963), Statistics for Psychologists, section 10.
 
     Args:
-        codes: `(n, d)` valid rows.
+        labels: `(n, d)` int, what each valid row chose; a knob that does not matter in a row has a choice of its own.
         seconds: `(n,)`, finite.
     """
     y = np.log(seconds)
     total = float(((y - y.mean()) ** 2).sum()) if len(y) else 0.0
-    out = np.zeros(len(space.knobs))
+    out = np.zeros(labels.shape[1])
     if total <= 0:
         return out
-    labels = np.where(space.active(codes), codes, -1)
-    for i in range(len(space.knobs)):
+    for i in range(labels.shape[1]):
         groups = [y[labels[:, i] == c] for c in np.unique(labels[:, i])]
         if not 1 < len(groups) < len(y):
             continue

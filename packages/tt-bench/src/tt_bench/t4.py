@@ -144,9 +144,7 @@ def _part(about: dict[str, Any], number: int, results: list[Any], own: dict[str,
 def check_space(task: Task, key: str) -> None:
     """Refuse rows that were recorded under another meaning."""
     if key != task.space.key:
-        raise BenchError(
-            f"task {task.name}: its space has changed since ({key}, now {task.space.key}): record it again"
-        )
+        raise BenchError(f"task {task.name}: its space has changed ({key}, now {task.space.key}): record it again")
 
 
 def pack(statements: np.ndarray) -> str:
