@@ -13,7 +13,7 @@ def tt_commands() -> list[Entry]:
     return [
         Entry("record", lambda: _command("record"), "Measure a model's candidates once, for replay"),
         Entry("bench", lambda: _command("bench"), "Compare recipes on recordings, over seeds"),
-        # Entry("report", lambda: _command("report"), "Draw a tuning run, or a comparison of tt bench, as a page"),
+        Entry("report", lambda: _command("report"), "Draw a tuning run, or a comparison of tt bench, as a page"),
     ]
 
 

@@ -110,7 +110,8 @@ def _cells(s: stats.Summary) -> tuple[str, ...]:
 
 
 def _pair_cells(p: stats.Paired) -> tuple[str, ...]:
-    return p.figure, p.a, p.b, str(p.pairs), _three(p.ratio, "{:.3g}"), f"{p.wins:.0%}", f"{p.p:.2g}"
+    mid, low, high = (">1000" if r > 1e3 else "<0.001" if r < 1e-3 else f"{r:.3g}" for r in p.ratio)
+    return p.figure, p.a, p.b, str(p.pairs), f"{mid} [{low}, {high}]", f"{p.wins:.0%}", f"{p.p:.2g}"
 
 
 def _three(v: tuple[float, float, float], form: str) -> str:

@@ -74,12 +74,12 @@ def write(told: Told, history: Path, out: Path) -> None:
     """Write the page."""
     assert told.run is not None
     options = told.run.options
-    states = sorted(told.run.states, key=lambda s: -s.weight * s.best_s if math.isfinite(s.best_s) else -math.inf)
+    states = sorted(told.run.states, key=lambda s: -s.weight * s.best_s if math.isfinite(s.best_s) else math.inf)
     parts = [
         f"<h1>{html.escape(str(options.get('model', 'run')))}</h1>",
         f'<p class="note">{html.escape(_subtitle(told, states))}</p>',
         _section_model(told),
-        _section_convergence(states[:PANELS], len(states)),
+        _section_convergence(told, states),
         _section_time(told),
         _section_slots(told, states),
         _section_errors(told),
@@ -120,26 +120,32 @@ def _section_model(told: Told) -> str:
     result = told.retold.result or {}
     if result.get("after_s"):
         note += f" The written file: {1e3 * result['before_s']:.3g} ms untuned, {1e3 * result['after_s']:.3g} ms tuned."
-    body = _svg(made, "model") if curve else '<p class="note">Not every operator has a program yet.</p>'
+    lack = sum(not math.isfinite(s.best_s) for s in told.retold.states)
+    body = _svg(made, "model") if curve else f'<p class="note">{lack} operators have no program yet.</p>'
     return section("Model latency over time", body, note)
 
 
-def _section_convergence(states: Sequence[TaskState], of: int) -> str:
-    shown = [s for s in states if s.curve and math.isfinite(s.best_s)]
+def _section_convergence(told: Told, states: Sequence[TaskState]) -> str:
+    shown = [s for s in states if any(m.seconds for m in told.measured[s.task.name])][:PANELS]
     if not shown:
-        return section("Convergence", '<p class="note">No operator has a valid program.</p>')
+        return section("Convergence", '<p class="note">No operator has a valid program from this run.</p>')
     made, axes = pictures.grid(len(shown), 3.6, 2.4)
     for ax, s in zip(axes, shown, strict=True):
-        points = [(n, 1e6 * b) for n, _, b in s.curve if math.isfinite(b)]
-        (line,) = ax.step([n for n, _ in points], [b for _, b in points], where="post", color="#0072B2", marker=".")
+        seen = [1e6 * m.latency_s for m in told.measured[s.task.name] if m.error != "invalid"]
+        trials = np.arange(1, len(seen) + 1)
+        best = np.minimum.accumulate(seen)
+        ax.plot(trials, np.where(np.isfinite(seen), seen, np.nan), ".", color="#bbbbbb", markersize=3)
+        (line,) = ax.step(trials, best, where="post", color="#0072B2")
         line.set_gid(f"curve-{s.task.name}")
         ax.set_title(f"{s.task.name} (x {s.weight:g})", fontsize=8)
-        ax.set_ylim(bottom=0)
+        last = float(best[-1])
+        ax.set_ylim(0, min(max(x for x in seen if np.isfinite(x)), 6 * last) * 1.05)
         ax.tick_params(labelsize=7)
         ax.set_ylabel("us", fontsize=7)
-    axes[-1].set_xlabel("trials", fontsize=8)
-    more = f" The {len(shown)} of {of} that cost the model most." if of > len(shown) else ""
-    return section("Convergence", _svg(made, "convergence"), f"Best latency of each operator over its trials.{more}")
+        ax.set_xlabel("trials", fontsize=7)
+    more = f" The {len(shown)} of {len(states)} that cost the model most." if len(states) > len(shown) else ""
+    note = f"What each trial gave, and the best so far; trials slower than six times the end are cut off.{more}"
+    return section("Convergence", _svg(made, "convergence"), note)
 
 
 def _section_time(told: Told) -> str:
@@ -209,28 +215,27 @@ def _section_best(told: Told, states: Sequence[TaskState], history: Path) -> str
         if not valid:
             continue
         best = min(valid, key=lambda m: m.latency_s)
-        knobs = "  ".join(f"{k}={_plain(v)}" for k, v in best.knobs.items())
+        knobs = ", ".join(f"{k} {_plain(v)}" for k, v in best.knobs.items())
         rows.append((s.task.name, f"{1e6 * best.latency_s:.4g} us", knobs))
-        matter += _importance(s.task.name, [m for m in valid if m.space_key == best.space_key])
+        alike = [m for m in valid if m.space_key == best.space_key and m.knobs.keys() == best.knobs.keys()]
+        matter += _importance(s.task.name, alike)
     if not rows:
         return section("Best configurations", f'<p class="note">{history} holds no rows of these operators.</p>')
     out = section("Best configurations", table(("operator", "latency", "knobs"), rows, text=(2,)))
-    note = "Share of the variance of log latency that a knob explains alone (omega squared), of all that was measured."
+    note = (
+        "Share of the variance of log latency that a knob explains alone (omega squared), among the measured rows that"
+        " have the best one's knobs."
+    )
     return out + section("Knob importance", table(("operator", "rows", "knobs"), matter, text=(2,)), note)
 
 
-def _importance(name: str, valid: Sequence[Measurement]) -> list[tuple[str, str, str]]:
-    names = list(dict.fromkeys(k for m in valid for k in m.knobs))
-    columns = []
-    for k in names:
-        _, labels = np.unique([_plain(m.knobs.get(k)) for m in valid], return_inverse=True)
-        columns.append(labels)
-    if not columns:
-        return []
-    shares = importance(np.stack(columns, axis=1), np.array([m.latency_s for m in valid]))
+def _importance(name: str, alike: Sequence[Measurement]) -> list[tuple[str, str, str]]:
+    names = list(alike[0].knobs)
+    columns = [np.unique([_plain(m.knobs[k]) for m in alike], return_inverse=True)[1] for k in names]
+    shares = importance(np.stack(columns, axis=1), np.array([m.latency_s for m in alike]))
     order = np.argsort(-shares, kind="stable")
-    text = "  ".join(f"{names[i]} {shares[i]:.0%}" for i in order if shares[i] >= 0.01)
-    return [(name, str(len(valid)), text or "none stands out")]
+    text = ", ".join(f"{names[i]} {shares[i]:.0%}" for i in order[:6] if shares[i] >= 0.01)
+    return [(name, str(len(alike)), text or "none stands out")]
 
 
 def _known(states: Sequence[TaskState], history: Path) -> dict[str, list[Measurement]]:
