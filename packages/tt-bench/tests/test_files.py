@@ -11,9 +11,8 @@ import pytest
 from tt_bench import files, t4
 from tt_bench.errors import BenchError
 from tt_bench.record import record
-from tt_history import SqliteStore
-
 from tt_bench_toy import SyntheticHost
+from tt_history import SqliteStore
 
 
 def same(a, b):

@@ -8,10 +8,9 @@ from tt_bench import files
 from tt_bench import record as recording
 from tt_bench.errors import BenchError
 from tt_bench.series import Series
+from tt_bench_toy import SyntheticHost
 from tt_history import SqliteStore
 from tt_spec import Bar, StoreError
-
-from tt_bench_toy import SyntheticHost
 
 
 def record(host, out, **options):

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tt_bench.subspace import importance, narrow, restrict, thin, widen
-
 from tt_bench_toy import space, truth
 
 SPACE = space()

@@ -69,12 +69,10 @@ def convergence(done: Comparison, over: str) -> Figure:
                 continue
             x, q = _bands(runs, done.best[unit], over)
             mid, lower, upper = np.quantile(q, [0.5, 0.25, 0.75], axis=0)
-            where = "post"
-            (line,) = ax.step(x, mid, where=where, color=colour, linewidth=1.8, label=recipe)
+            (line,) = ax.step(x, mid, where="post", color=colour, linewidth=1.8, label=recipe)
             line.set_gid(f"curve-{over}-{recipe}-{unit}".replace(" ", "_"))
-            ax.fill_between(x, lower, upper, step=where, color=colour, alpha=0.18, linewidth=0)
-            shown = mid[mid > 0]
-            low = min(low, float(shown[0]) if len(shown) else 1.0, *lower[lower > 0][:1].tolist())
+            ax.fill_between(x, lower, upper, step="post", color=colour, alpha=0.18, linewidth=0)
+            low = min([low, *(float(v[v > 0].min()) for v in (mid, lower) if (v > 0).any())])
         ax.axhline(1.0, color="#888888", linewidth=0.8, linestyle=":")
         ax.set_ylim(max(0.0, low - 0.05), 1.0 + 0.03 * (1.05 - max(0.0, low - 0.05)))
         if over == "seconds":

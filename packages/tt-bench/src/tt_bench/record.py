@@ -196,8 +196,9 @@ class Recorder:
         return np.stack(list(found.values())[:n])
 
     def _spread(self, plan: Plan, n: int) -> np.ndarray:
-        """`n` valid rows from the fastest to the slowest."""
-        seconds = {m.config: m.latency_s for m in self.store.query(plan.task.key, plan.task.space.key) if m.seconds}
+        """`n` valid rows from the fastest to the slowest, by their first measurement: the same in every session."""
+        known = self.store.query(plan.task.key, plan.task.space.key)
+        seconds = {m.config: m.latency_s for m in known if m.seconds and m.origin != "series"}
         rows = sorted((r for r in map(tuple, plan.rows.tolist()) if r in seconds), key=lambda r: (seconds[r], r))
         place = np.unique(np.linspace(0, len(rows) - 1, min(n, len(rows))).round().astype(int)) if rows else []
         return np.array([rows[i] for i in place], dtype=np.int64).reshape(-1, plan.rows.shape[1])

@@ -102,7 +102,7 @@ def _pipelines(
         piece = recipe.build(role)
         return None if piece is None else Watched(piece, ("fit", "predict", "score"), thinking.model)
 
-    programs = Watched(measurer, ("realise", "features"), thinking.programs)
+    programs: Any = Watched(measurer, ("realise", "features"), thinking.programs)
     shared = model("surrogate")
     peers: list[Any] = []
     for part in parts:
@@ -119,7 +119,7 @@ def _pipelines(
             seed=seed,
             clock=clock,
             peers=peers,
-            warm=None if ranked is None else ranked(part.task)[:1],
+            warm=None if ranked is None else ranked(part.task)[: recipe.batch],
         )
         pipeline.thinking = thinking
         peers.append(pipeline)
