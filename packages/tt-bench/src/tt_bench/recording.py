@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -99,9 +101,9 @@ class Recorded:
         cls,
         whole: Task,
         keep: Keep | None,
-        measured: list[Measurement],
-        statements: dict[tuple[int, ...], np.ndarray],
-        pace: Pace,
+        measured: Iterable[Measurement],
+        statements: Mapping[tuple[int, ...], np.ndarray] = MappingProxyType({}),
+        pace: Pace = Pace(),
     ) -> Recorded:
         """From measurements of the whole space: each row's longest series counts; rows outside `keep` are dropped."""
         chosen: dict[tuple[int, ...], Measurement] = {}
