@@ -60,8 +60,6 @@ def main() -> None:
             operator,
             "--space",
             space,
-            "--tasks",
-            TASKS,
             "--out",
             str(options.out / f"{name}-{space}"),
         ]

@@ -118,6 +118,18 @@ def test_units_are_tasks_or_whole_models(recording, tmp_path):
         compare.units([where, tmp_path / "y.json"], [])
 
 
+def test_schedulers_are_compared_on_whole_models(host, recording, tmp_path):
+    files.write_t4(recording, tmp_path / "x.json")
+    chosen = compare.units([tmp_path / "x.json"], [], whole=True)
+    done = compare.compare(host, chosen, ["random", "oracle"], tmp_path / "out", seeds=2, trials=48, jobs=1)
+    (unit,) = done.units
+    assert done.best[unit] == pytest.approx(sum(p.task.weight * p.best_s for p in recording.parts))
+    assert all(set(r.task) == {0, 1} for r in done.runs.values())
+    assert all(r.true_s[-1] == pytest.approx(done.best[unit]) for r in done.of("oracle", unit))
+    page.publish(done, lambda text: None)
+    assert "Not scored: toy [template] (several tasks)" in (tmp_path / "out" / "bench.html").read_text()
+
+
 def test_a_partial_recording_needs_a_policy(host, tmp_path):
     t = task()
     import numpy as np

@@ -104,10 +104,11 @@ def _bands(runs: Sequence[Run], best_s: float, over: str) -> tuple[np.ndarray, n
     else:
         first, last = min(r.t[0] for r in runs), max(r.t[-1] for r in runs)
         x = np.geomspace(max(first, 1e-3), max(last, first * 1.01, 2e-3), 200)
-    out = []
+    out: list[np.ndarray] = []
     for r in runs:
         q = quality(r, best_s)
         at = (x if over == "trials" else np.searchsorted(np.asarray(r.t), x, side="right")) - 1
+        at = np.asarray(at, dtype=np.int64)
         out.append(np.where(at >= 0, q[np.clip(at, 0, len(q) - 1)], 0.0))
     return x, np.stack(out)
 
