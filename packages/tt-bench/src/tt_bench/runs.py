@@ -19,6 +19,9 @@ from tt_bench.thinking import Thinking, ThinkingPipeline, Thoughts, Watched
 __all__ = ["Live", "Run", "tune"]
 
 
+WARM_ROWS = 16
+
+
 @dataclass(frozen=True)
 class Run:
     """What happened, trial by trial.
@@ -67,6 +70,7 @@ def tune(
     clock = WallClock() if live else VirtualClock()
     if live:
         measurer: Any = Live(host.measurer(evaluator=chosen.build("evaluator")), parts)
+        measurer.start()
     else:
         measurer = Replay(parts, chosen.build("evaluator"), VirtualClock(), seed, unrecorded)
         clock = measurer.clock
@@ -169,6 +173,11 @@ class Live:
         self.pool = pool
         self.recorded = {p.task.key: p for p in recorded}
         self.spent = {"build": 0.0, "run": 0.0}
+
+    def start(self) -> None:
+        """Have the workers started and the tasks open, as replay takes them to be, before the clock counts."""
+        for part in self.recorded.values():
+            self.pool.realise(part.whole, part.widen(part.rows[:WARM_ROWS]))
 
     def measure(self, task: Task, codes: np.ndarray, bar: Bar) -> Iterator[Measurement]:
         part = self.recorded[task.key]

@@ -18,7 +18,6 @@ import tvm
 from tt_spec import Knob, Space
 from tvm.s_tir import Schedule
 
-from tt_space.intrinsics import import_intrinsics
 from tt_space.machine import vector_unit
 from tt_space.packing import ANCHOR
 from tt_space.programs import Features, InvalidRow, first_line
@@ -65,7 +64,6 @@ class TemplatePrograms:
     """Rows to schedules for one workload. Every row in range has a program, and is its own canonical row."""
 
     def __init__(self, mod: tvm.IRModule, target: tvm.target.Target) -> None:
-        import_intrinsics(target)
         self.mod, self.target = mod, target
         anchor = find_anchor(mod)
         if anchor is None:
