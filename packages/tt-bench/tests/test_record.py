@@ -58,6 +58,24 @@ def test_an_interrupted_recording_goes_on(tmp_path, after):
     assert found.parts[0].complete
 
 
+@pytest.mark.parametrize("after", [5, 63])
+def test_a_half_pilot_decides_nothing(tmp_path, after):
+    host = SyntheticHost(tiles=12)
+    with pytest.raises(KeyboardInterrupt):
+        record(host, tmp_path / "x", most=40, halt=lambda: "interrupted" if len(host.calls) >= after else None)
+    found = record(host, tmp_path / "x", most=40)
+    straight = record(SyntheticHost(tiles=12), tmp_path / "y", most=40)
+    assert found.parts[0].keep == straight.parts[0].keep and found.parts[0].complete
+    assert len(host.calls) == len(set(host.calls)) + 3, "only the three long series are second measurements"
+
+
+def test_an_unfinished_recording_writes_no_t4(tmp_path):
+    host = SyntheticHost()
+    record(host, tmp_path / "x", halt=lambda: "interrupted" if len(host.calls) >= 9 else None)
+    kept = files.load(tmp_path / "x.db").parts[0].measured
+    assert not (tmp_path / "x.json.gz").exists() and sum(m.error != "invalid" for m in kept) == 9
+
+
 def test_a_full_disk_keeps_what_is_finished(tmp_path, monkeypatch):
     append, done = SqliteStore.append, []
 

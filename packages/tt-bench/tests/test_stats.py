@@ -16,7 +16,7 @@ from tt_bench.stats import area, final, holm, interval, paired, quality, time_to
 
 def run(true, t=None):
     t = t or [float(i + 1) for i in range(len(true))]
-    return Run(t, [0] * len(true), list(true), list(true), {}, 0.0, "")
+    return Run(t, [0] * len(true), list(true), list(true), list(true), {}, 0.0, "")
 
 
 def test_a_run_in_figures():

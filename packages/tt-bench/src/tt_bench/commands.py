@@ -56,11 +56,13 @@ def record(
         stopped = halt()
     for t in found.about()["tasks"]:
         best = f"best {t['best_s'] * 1e6:.1f} us" if t["best_s"] else "none works"
-        what = "every row of its sub-space" if t["complete"] else "a sample"
+        part = "not yet all of its sub-space" if t["enumerated"] else "a sample"
+        what = "every row of its sub-space" if t["complete"] else part
         print(f"{t['name']}: {t['rows']} rows ({what}), {t['failed']} failed, {best}")
-    print(f"written to {out}.db and {out}.json.gz")
     if stopped:
+        print(f"stopped; all of this is in {out}.db, and the same command goes on")
         raise typer.Exit(130)
+    print(f"written to {out}.db and {out}.json.gz")
 
 
 def bench(

@@ -68,7 +68,8 @@ def _page(done: Comparison, found: Sequence[stats.Summary], pairs: Sequence[stat
         picture = pictures.scores(scored.by_recipe, done.recipes)
         note = (
             "Willemsen et al. 2024, by autotuning_methodology: how far the curve over time lies between random search,"
-            " calculated from the space, and the optimum, up to where random search has found 95 %."
+            " calculated from the space, and the optimum, up to where random search has found 95 %. As defined there,"
+            " it takes the best of what was measured by the record, without noise."
         )
         parts.append(_figure(done, picture, "score", "Standard score", note))
     for unit, why in scored.left_out.items():

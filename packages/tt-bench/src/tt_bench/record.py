@@ -58,7 +58,8 @@ def record(
 ) -> Recording:
     """Record into the history `out`.db and, at the end, into the T4 file `out`.json.gz.
 
-    Everything measured is in the history at once: the same call again goes on where the last one stopped.
+    Everything measured is in the history at once: the same call again goes on where the last one stopped. Raises
+    `BenchError`; KeyboardInterrupt if `halt` spoke before it was known what to record.
 
     Args:
         host: `tt_core.host.Host`.
@@ -74,10 +75,13 @@ def record(
         with closing(store):
             recorder = Recorder(host, store, history, model, space, host.device(ready.target), halt, say)
             recorder.record(ready.tasks, candidates, most, runs, long, seed)
+            if halt() and not any("task" in r["info"] for r in store.runs()):
+                raise KeyboardInterrupt
             found = read_history(history, store)
     except StoreError as e:
         raise BenchError(str(e)) from e
-    write_t4(found, out.with_name(out.name + ".json.gz"))
+    if not halt():
+        write_t4(found, out.with_name(out.name + ".json.gz"))
     return found
 
 
@@ -116,6 +120,8 @@ class Recorder:
             began = time.monotonic()
             for task in tasks:
                 plan = known.get(task.key) or self._plan(task, candidates, most, seed, pool, runs)
+                if plan is None:
+                    return
                 plans.append(plan)
                 if plan.task.key not in known:
                     self._begin(plan, candidates, most, runs, long, seed)
@@ -161,7 +167,8 @@ class Recorder:
                 )
         return found
 
-    def _plan(self, task: Task, candidates: int | None, most: int, seed: int, pool: Any, runs: int) -> Plan:
+    def _plan(self, task: Task, candidates: int | None, most: int, seed: int, pool: Any, runs: int) -> Plan | None:
+        """What to measure; None if the recording was stopped in the pilot, which must not decide by half."""
         rng = rng_for(seed, task.key, "record", 0)
         if candidates is not None:
             return Plan(task, None, self._sample(pool, task, candidates, rng))
@@ -169,6 +176,8 @@ class Recorder:
         if task.space.size > most:
             pilot = self._sample(pool, task, PILOT, rng)
             self._measure(pool, Plan(task, None, pilot), pilot, runs, "pilot")
+            if self.halt():
+                return None
             valid = {m.config: m.latency_s for m in self.store.query(task.key, task.space.key) if m.seconds}
             codes = np.array([r for r in map(tuple, pilot.tolist()) if r in valid], dtype=np.int64)
             if not len(codes):

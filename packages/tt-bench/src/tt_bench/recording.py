@@ -157,6 +157,7 @@ class Recording:
                     "rows": len(p.rows),
                     "failed": int((~np.isfinite(p.latency)).sum()),
                     "complete": p.complete,
+                    "enumerated": p.keep is not None,
                     "best_s": p.best_s if np.isfinite(p.best_s) else None,
                 }
                 for p in self.parts

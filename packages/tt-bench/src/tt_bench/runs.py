@@ -33,6 +33,8 @@ class Run:
         true_s: Recorded median of the program that `tt tune` would ship then, summed over the tasks by weight; None
             until each task has one. What a tuner believes is flattered by noise, so its choice is judged: the fastest
             by the record among its four best within a tenth, which is what timing the finalists again finds.
+        found_s: The same of the fastest by the record among all that were measured: what a machine without noise would
+            have shown, which the standard score is defined on.
         spent: Seconds by "search", "model", "programs", "build" and "run".
         lacking: Share of the rows asked for that the recording lacks.
     """
@@ -41,6 +43,7 @@ class Run:
     task: list[int]
     seen_s: list[float | None]
     true_s: list[float | None]
+    found_s: list[float | None]
     spent: dict[str, float]
     lacking: float
     reason: str
@@ -141,22 +144,28 @@ def _told(
     number = {p.task.key: i for i, p in enumerate(parts)}
     weights = np.array([p.task.weight for p in parts])
     held: list[list[tuple[float, float]]] = [[] for _ in parts]
-    truth = np.full(len(parts), np.inf)
-    t, task, seen, trues = [], [], [], []
+    truth, least = np.full(len(parts), np.inf), np.full(len(parts), np.inf)
+    t, task, seen, trues, found = [], [], [], [], []
     for m in measured:
         i = number[m.task_key]
         if m.seconds:
             at = parts[i].index.get(np.asarray(m.config, dtype=np.int64).tobytes())
-            held[i] = sorted([*held[i], (m.latency_s, m.latency_s if at is None else float(parts[i].latency[at]))])[:4]
+            known = m.latency_s if at is None else float(parts[i].latency[at])
+            held[i] = sorted([*held[i], (m.latency_s, known)])[:4]
             truth[i] = min(b for a, b in held[i] if a <= 1.1 * held[i][0][0])
-        total = float((weights * truth).sum())
+            least[i] = min(least[i], known)
         t.append(round(m.at - began, 6))
         task.append(i)
         seen.append(m.latency_s if m.seconds else None)
-        trues.append(total if np.isfinite(total) else None)
+        trues.append(_finite(weights @ truth))
+        found.append(_finite(weights @ least))
     spent = {**measurer.spent, **thinking.spent}
     lacking = measurer.lacking / max(measurer.asked, 1)
-    return Run(t, task, seen, trues, {k: round(v, 6) for k, v in spent.items()}, lacking, reason, thinking.seen)
+    return Run(t, task, seen, trues, found, {k: round(v, 6) for k, v in spent.items()}, lacking, reason, thinking.seen)
+
+
+def _finite(x: float) -> float | None:
+    return float(x) if np.isfinite(x) else None
 
 
 class Live:

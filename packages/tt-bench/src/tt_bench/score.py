@@ -105,14 +105,13 @@ class Baseline:
         return np.maximum(np.searchsorted(self.done, times, side="right"), 1)
 
     def places(self, runs: Sequence[Run]) -> np.ndarray:
-        """Rank among all valid rows of the best that each run has held, `(runs, n)`, at `times`."""
+        """Rank among all valid rows of the best that each run has measured, `(runs, n)`, at `times`."""
         out = []
         for run in runs:
-            s = np.array([math.inf if x is None else x for x in run.true_s])
+            s = np.array([math.inf if x is None else x for x in run.found_s])
             at = np.searchsorted(np.asarray(run.t), self.times, side="right") - 1
             first = int(np.isfinite(s).argmax()) if np.isfinite(s).any() else len(s) - 1
-            best = np.minimum.accumulate(s)[np.maximum(at, first)]
-            out.append(np.minimum(np.searchsorted(self.ranked, best), len(self.ranked) - 1))
+            out.append(np.minimum(np.searchsorted(self.ranked, s[np.maximum(at, first)]), len(self.ranked) - 1))
         return np.array(out).reshape(-1, len(self.times))
 
     def score(self, places: np.ndarray) -> float:
