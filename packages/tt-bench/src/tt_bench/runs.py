@@ -157,15 +157,15 @@ def _told(
         t.append(round(m.at - began, 6))
         task.append(i)
         seen.append(m.latency_s if m.seconds else None)
-        trues.append(_finite(weights @ truth))
-        found.append(_finite(weights @ least))
+        trues.append(_finite(float(weights @ truth)))
+        found.append(_finite(float(weights @ least)))
     spent = {**measurer.spent, **thinking.spent}
     lacking = measurer.lacking / max(measurer.asked, 1)
     return Run(t, task, seen, trues, found, {k: round(v, 6) for k, v in spent.items()}, lacking, reason, thinking.seen)
 
 
 def _finite(x: float) -> float | None:
-    return float(x) if np.isfinite(x) else None
+    return x if np.isfinite(x) else None
 
 
 class Live:

@@ -28,8 +28,8 @@ class Host:
 
     def measurer(self, evaluator: Any = None, threads: int | None = None) -> Any:
         """The pool that `tt tune` measures with; close it."""
+        from tt_core.setup import BACKEND
         from tt_core.target import cores
-        from tt_core.tuning import BACKEND
 
         return Plugins().build("measurer", "local", backend=BACKEND, threads=threads or cores(), evaluator=evaluator)
 
