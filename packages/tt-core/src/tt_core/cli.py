@@ -32,6 +32,7 @@ from tt_core.errors import (
     one_line,
     summary,
 )
+from tt_core.host import Host
 from tt_core.reader import Reader
 from tt_core.target import prepare_threads
 
@@ -322,7 +323,7 @@ def run(arguments: Sequence[str]) -> int:
     prepare_threads()
     try:
         _add_commands()
-        code = app(words, standalone_mode=False)
+        code = app(words, standalone_mode=False, obj=Host())
         return code if isinstance(code, int) else 0
     except typer.Exit as e:
         return e.exit_code

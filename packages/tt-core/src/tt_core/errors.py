@@ -97,7 +97,7 @@ def explained(e: Exception) -> tuple[str, Sequence[str], int]:
     if isinstance(e, UserError):
         return str(e), e.details, e.exit_code
     if isinstance(e, PluginError):
-        return str(e), (), OptionError.exit_code
+        return str(e), (), getattr(e, "exit_code", OptionError.exit_code)  # a plug-in's command may know its kind
     if isinstance(e, PieceError):
         return str(e), (), RunError.exit_code
     if hasattr(e, "format_message") and hasattr(e, "exit_code"):  # typer's usage errors, of no public type

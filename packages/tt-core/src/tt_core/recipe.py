@@ -93,7 +93,7 @@ def resolve(name: str, sets: Sequence[str] = (), plugins: Plugins | None = None)
         _set(recipe, text)
     for role in recipe.pieces:
         try:
-            if role not in ("measurer", "store"):
+            if role not in ("measurer", "store", "space"):  # which may be dear to load
                 _check_types(recipe, role)
                 _fits(_ROLE.get(role, role), recipe.build(role))
             elif (piece := recipe.pieces[role]) is not None:

@@ -1,0 +1,59 @@
+"""Real candidates recorded, replayed, compared and drawn, each by the command."""
+
+from __future__ import annotations
+
+import json
+
+OPERATOR = "op:matmul:32,48,64"
+
+
+def test_record_bench_and_report(tt, tmp_path):
+    tt("record", OPERATOR, "--most", "12", "--runs", "20", "--long-rows", "2", "--long-runs", "60", "--out", "x")
+    data = json.loads(_unzipped(tmp_path / "x.json.gz"))
+    assert data["schema_version"] == "1.0.0" and 4 <= len(data["results"]) <= 12
+    timed = [len(r["times"]["runtimes"]) for r in data["results"] if r["invalidity"] == "correct"]
+    assert sorted(timed)[-2:] == [60, 60] and sorted(timed)[:-2] == [20] * (len(timed) - 2)
+    assert all(r["times"]["compilation_time"] > 0 for r in data["results"])
+    assert all(any(m["name"] == "statements" for m in r["measurements"]) for r in data["results"])
+
+    again = tt(
+        "record", OPERATOR, "--most", "12", "--runs", "20", "--long-rows", "2", "--long-runs", "60", "--out", "x"
+    )
+    assert "measured" not in again.stdout, "a finished recording measures nothing"
+
+    for source, out in (("x.db", "a"), ("x.json.gz", "b")):
+        tt("bench", "--models", source, "--recipes", "random,oracle", "--seeds", "2", "--trials", "4", "--out", out)
+    runs = [{p.name: p.read_text() for p in (tmp_path / d / "runs").glob("*[0-9].json")} for d in "ab"]
+    assert len(runs[0]) == 4 and runs[0].keys() == runs[1].keys()
+    for a, b in zip(*(map(json.loads, (r[k] for k in sorted(r))) for r in runs), strict=True):
+        assert a["seen_s"] == b["seen_s"] and len(a["seen_s"]) == 4
+    oracle = [json.loads(text) for name, text in runs[0].items() if name.startswith("oracle")]
+    best = min(r["true_s"][-1] for r in map(json.loads, runs[0].values()))
+    assert all(r["true_s"][-1] <= 1.1 * best for r in oracle)
+    tt("report", "a")
+    wrong = tt("record", "op:matmul:8,8,8", "--out", "x", code=6)
+    assert "choose another --out" in wrong.stderr and wrong.stderr.count("\n") == 1
+
+
+def test_a_tuning_run_is_drawn(tt, tmp_path):
+    tt("tune", OPERATOR, "--trials", "12", "--recipe", "random", "--set", "batch=6")
+    tt("report", "--out", "page.html")
+    text = (tmp_path / "page.html").read_text()
+    assert 'id="curve-matmul"' in text and 'id="curve-model"' in text
+    for heading in (
+        "Convergence",
+        "Where the time went",
+        "Slots per operator",
+        "Best configurations",
+        "Knob importance",
+    ):
+        assert f"<h2>{heading}</h2>" in text
+    assert "http://" not in text.replace("http://www.w3.org", "")
+    none = tt("report", "--history", "none.db", code=6)
+    assert "no event logs" in none.stderr
+
+
+def _unzipped(path):
+    import gzip
+
+    return gzip.decompress(path.read_bytes())

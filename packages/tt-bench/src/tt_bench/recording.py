@@ -1,0 +1,165 @@
+"""Recorded measurements: what replay serves."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from tt_spec import Measurement, Space, Statements, Task
+
+from tt_bench.subspace import Keep, narrow, restrict, widen
+
+__all__ = ["Pace", "Recorded", "Recording"]
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How fast the machine that recorded worked beside its candidates.
+
+    Args:
+        workers: Processes that built at once.
+        chunk: Built candidates per worker before timing starts.
+        engine_s: Seconds per candidate that neither its build nor its runs explain.
+        realise_s, features_s: Seconds per row to read it back, and to extract its statements.
+    """
+
+    workers: int = 1
+    chunk: int = 8
+    engine_s: float = 0.0
+    realise_s: float = 0.0
+    features_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One task's recorded rows.
+
+    Args:
+        whole: The task with the space that was measured.
+        keep: Choices of an enumerated sub-space of which every row is recorded; None: `rows` are a sample.
+        rows: `(n, d)` rows of `task.space`, each once.
+        measured: One per row; `seconds` are single runs in the order they were made.
+        statements: Of each row `(s, 164)` float32, or None.
+    """
+
+    whole: Task
+    keep: Keep | None
+    rows: np.ndarray
+    measured: tuple[Measurement, ...]
+    statements: tuple[np.ndarray | None, ...]
+    pace: Pace = field(default_factory=Pace)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every row of the space is recorded."""
+        return self.keep is not None and len(self.rows) >= sum(1 for _ in self.task.space.enumerate())
+
+    @cached_property
+    def task(self) -> Task:
+        """What is replayed: the task with the enumerated sub-space as its only space."""
+        return self.whole if self.keep is None else dataclasses.replace(self.whole, spaces=(self.space,))
+
+    @cached_property
+    def space(self) -> Space:
+        """Of the rows."""
+        return self.whole.space if self.keep is None else restrict(self.whole.space, self.keep)
+
+    @cached_property
+    def latency(self) -> np.ndarray:
+        """Median of each row's runs `(n,)` seconds; inf for failed rows."""
+        return np.array([m.latency_s for m in self.measured])
+
+    @cached_property
+    def index(self) -> dict[bytes, int]:
+        """Where a row is, by its bytes."""
+        return {row.tobytes(): i for i, row in enumerate(np.ascontiguousarray(self.rows, dtype=np.int64))}
+
+    @property
+    def best_s(self) -> float:
+        """The best recorded median."""
+        return float(self.latency.min(initial=np.inf))
+
+    def widen(self, codes: np.ndarray) -> np.ndarray:
+        """Rows as the whole space has them."""
+        return codes if self.keep is None else widen(self.whole.space, self.keep, codes)
+
+    def statements_of(self, indices: list[int]) -> tuple[Statements, np.ndarray]:
+        """Statements of those rows that have them, in order, and which do, `(n,)` bool."""
+        found = [self.statements[i] for i in indices]
+        have = [s for s in found if s is not None]
+        values = np.concatenate([np.zeros((0, 164), np.float32), *have]).astype(np.float64)
+        offsets = np.concatenate([[0], np.cumsum([len(s) for s in have])]).astype(np.int64)
+        return Statements(values, offsets, np.zeros((len(have), 10))), np.array([s is not None for s in found], bool)
+
+    @classmethod
+    def of(
+        cls,
+        whole: Task,
+        keep: Keep | None,
+        measured: Iterable[Measurement],
+        statements: Mapping[tuple[int, ...], np.ndarray] = MappingProxyType({}),
+        pace: Pace = Pace(),
+    ) -> Recorded:
+        """From measurements of the whole space: each row's longest series counts; rows outside `keep` are dropped."""
+        chosen: dict[tuple[int, ...], Measurement] = {}
+        for m in measured:
+            known = chosen.get(m.config)
+            if known is None or len(m.seconds) > len(known.seconds):
+                chosen[m.config] = m
+        width = len(whole.space.knobs)
+        codes = np.array(list(chosen), dtype=np.int64).reshape(-1, width)
+        inside = np.ones(len(codes), dtype=bool)
+        rows = codes
+        if keep is not None and len(codes):
+            rows, inside = narrow(whole.space, keep, codes)
+        kept = [m for m, i in zip(chosen.values(), inside, strict=True) if i]
+        order = np.lexsort(rows.T[::-1]) if len(rows) else np.zeros(0, dtype=np.int64)
+        return cls(
+            whole,
+            keep,
+            rows[order],
+            tuple(kept[i] for i in order),
+            tuple(statements.get(kept[i].config) for i in order),
+            pace,
+        )
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What one file holds.
+
+    Args:
+        model: As `tt record` was told.
+        space: The kind of space, e.g. "template".
+        parts: One per task.
+    """
+
+    model: str
+    space: str
+    parts: tuple[Recorded, ...]
+    device: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+
+    def about(self) -> dict[str, Any]:
+        """In a few words, for tables and error messages."""
+        return {
+            "model": self.model,
+            "space": self.space,
+            "device": self.device,
+            "tasks": [
+                {
+                    "name": p.whole.name,
+                    "rows": len(p.rows),
+                    "failed": int((~np.isfinite(p.latency)).sum()),
+                    "complete": p.complete,
+                    "enumerated": p.keep is not None,
+                    "best_s": p.best_s if np.isfinite(p.best_s) else None,
+                }
+                for p in self.parts
+            ],
+        }

@@ -1,0 +1,191 @@
+"""Recorded results under a virtual clock."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from tt_spec import Bar, Measurement, Realised, Statements, Task, VirtualClock
+
+from tt_bench.errors import BenchError
+from tt_bench.recording import Recorded
+
+__all__ = ["Replay", "Unrecorded"]
+
+Unrecorded = Literal["nearest", "refuse"]
+
+
+class Replay:
+    """A measurer that serves recordings and lets the clock pass as the machine would have let it.
+
+    As in the pool that recorded, `pace.workers` build up to `pace.chunk` candidates each, then all are timed one by
+    one. A build takes its recorded seconds. A run takes recorded ones too: the evaluator's executions are drawn from
+    the row's series as one contiguous block with a random start, around its end, so that an evaluator meets the
+    correlated noise that the machine had and decides how many runs it wants.
+
+    Source: Politis and Romano (1992), A circular block-resampling procedure for stationary data.
+
+    Args:
+        recorded: The tasks that can be measured.
+        evaluator: Decides the runs of a candidate.
+        clock: Advanced by what is charged.
+        seed: Of where blocks begin.
+        unrecorded: What becomes of rows that an incomplete recording lacks: "nearest" takes the recorded row whose
+            features are closest, "refuse" makes them invalid.
+
+    Attributes:
+        asked, lacking: Rows realised, and those among them that no recording has.
+        spent: Virtual seconds by "build", "run" and "programs" (reading back rows, extracting statements).
+    """
+
+    def __init__(
+        self,
+        recorded: Sequence[Recorded],
+        evaluator: Any,
+        clock: VirtualClock,
+        seed: int = 0,
+        unrecorded: Unrecorded = "refuse",
+    ) -> None:
+        self.recorded = {(p.task.key, p.task.space.key): p for p in recorded}
+        self.evaluator, self.clock, self.seed, self.unrecorded = evaluator, clock, seed, unrecorded
+        self.asked = self.lacking = 0
+        self.spent = {"build": 0.0, "run": 0.0, "programs": 0.0}
+        self._features: dict[tuple[str, str], np.ndarray] = {}
+
+    def measure(self, task: Task, codes: np.ndarray, bar: Bar) -> Iterator[Measurement]:
+        """Results as they were recorded, with fresh runs; rows that were never recorded fail."""
+        part = self._part(task)
+        rows = np.ascontiguousarray(codes, dtype=np.int64)
+        many = part.pace.workers * part.pace.chunk
+        for start in range(0, len(rows), many):
+            built, failed = self._build(part, rows[start : start + many])
+            for at, m in failed:
+                self._until(at, "build")
+                yield m
+            self._until(max([at for at, _, _ in built], default=0.0), "build")
+            for _, row, m in built:
+                result = self._time(part, row, m, bar)
+                if result.latency_s < bar.incumbent_s:
+                    bar = Bar(result.latency_s, bar.flops, bar.cap_s)
+                yield result
+
+    def realise(self, task: Task, codes: np.ndarray) -> Realised:
+        part = self._part(task)
+        codes = np.array(codes, dtype=np.int64)
+        self._pass(part.pace.realise_s * len(codes), "programs")
+        self.asked += len(codes)
+        why: list[str | None] = [None] * len(codes)
+        for i, row in enumerate(codes):
+            at = part.index.get(row.tobytes())
+            if at is None:
+                self.lacking += 1
+                if self.unrecorded == "nearest" and len(part.rows):
+                    at = self._nearest(part, row)
+                    codes[i] = part.rows[at]
+            if at is None:
+                why[i] = "not recorded"
+            elif part.measured[at].error == "invalid":
+                why[i] = part.measured[at].why or "invalid when it was recorded"
+        return Realised(codes, tuple(why))
+
+    def features(self, task: Task, codes: np.ndarray) -> tuple[Statements, np.ndarray]:
+        part = self._part(task)
+        self._pass(part.pace.features_s * len(codes), "programs")
+        at = [part.index.get(row.tobytes(), -1) for row in np.ascontiguousarray(codes, dtype=np.int64)]
+        known = np.array([i >= 0 for i in at], dtype=bool)
+        found, have = part.statements_of([i for i in at if i >= 0])
+        ok = known.copy()
+        ok[known] = have
+        return found, ok
+
+    def close(self) -> None:
+        """Holds nothing."""
+
+    # -- inside -------------------------------------------------------------------------------------------------
+
+    def _part(self, task: Task) -> Recorded:
+        part = self.recorded.get((task.key, task.space.key))
+        if part is None:
+            raise BenchError(f"task {task.name} with space {task.space.key} is not in the recording: record it again")
+        return part
+
+    def _build(
+        self, part: Recorded, rows: np.ndarray
+    ) -> tuple[list[tuple[float, np.ndarray, Measurement]], list[tuple[float, Measurement]]]:
+        """When each row is built, by the worker that is free first: the good ones, and those that fail at it."""
+        free = [self.clock.now()] * part.pace.workers
+        built, failed = [], []
+        for row in rows:
+            at = part.index.get(row.tobytes())
+            m = part.measured[at] if at is not None else None
+            cost = {} if m is None else m.cost
+            worker = free.index(min(free))
+            free[worker] += cost.get("apply", 0.0) + cost.get("build", 0.0)
+            if m is None or m.error in ("build", "build-timeout", "invalid"):
+                failed.append((free[worker], self._failed(part, row, m)))
+            else:
+                built.append((free[worker], row, m))
+        return built, sorted(failed, key=lambda f: f[0])
+
+    def _time(self, part: Recorded, row: np.ndarray, m: Measurement, bar: Bar) -> Measurement:
+        self._pass(part.pace.engine_s, "run")
+        if m.error is not None:
+            self._pass(m.cost.get("run", 0.0), "run")
+            return self._failed(part, row, m)
+        rng = np.random.default_rng([self.seed, zlib.crc32(part.task.key.encode()), *map(int, row)])
+        block = _Block(np.asarray(m.seconds), int(rng.integers(len(m.seconds))))
+        timing = self.evaluator.evaluate(block.run, bar, rng)
+        self._pass(block.spent, "run")
+        return self._measurement(
+            part,
+            row,
+            seconds=tuple(timing.seconds),
+            runs=timing.runs,
+            why=timing.why,
+            cost={**_built(m), "run": block.spent},
+        )
+
+    def _failed(self, part: Recorded, row: np.ndarray, m: Measurement | None) -> Measurement:
+        if m is None:
+            return self._measurement(part, row, error="build", why="not recorded")
+        return self._measurement(part, row, error=m.error, why=m.why or "failed when it was recorded", cost=m.cost)
+
+    @staticmethod
+    def _measurement(part: Recorded, row: np.ndarray, **what: Any) -> Measurement:
+        return Measurement(part.task.key, part.task.space.key, tuple(int(c) for c in row), **what)
+
+    def _nearest(self, part: Recorded, row: np.ndarray) -> int:
+        key = (part.task.key, part.task.space.key)
+        if key not in self._features:
+            self._features[key] = part.task.space.encode(part.rows)
+        near = ((self._features[key] - part.task.space.encode(row[None])) ** 2).sum(axis=1)
+        return int(near.argmin())
+
+    def _pass(self, seconds: float, what: str) -> None:
+        self.clock.advance(seconds)
+        self.spent[what] += seconds
+
+    def _until(self, at: float, what: str) -> None:
+        self._pass(max(0.0, at - self.clock.now()), what)
+
+
+class _Block:
+    """Executions drawn from a series, one after the other, from `start` on and around its end."""
+
+    def __init__(self, series: np.ndarray, start: int) -> None:
+        self.sums = np.concatenate([[0.0], np.cumsum(series)])
+        self.start, self.spent = start, 0.0
+
+    def run(self, n: int) -> float:
+        size = len(self.sums) - 1
+        rounds, end = divmod(self.start + n, size)
+        total = rounds * self.sums[-1] + self.sums[end] - self.sums[self.start]
+        self.start = end
+        self.spent += float(total)
+        return float(total) / n
+
+
+def _built(m: Measurement) -> dict[str, float]:
+    return {"apply": m.cost.get("apply", 0.0), "build": m.cost.get("build", 0.0)}

@@ -1,0 +1,290 @@
+"""One tuning run as a page: `tt report`."""
+
+from __future__ import annotations
+
+import html
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tt_spec import Batch, Measurement, Plugins, RunInfo, StoreError, TaskState
+
+from tt_bench import pictures
+from tt_bench.errors import BenchError
+from tt_bench.page import document, section, table
+from tt_bench.subspace import importance
+
+__all__ = ["Told", "listen", "write"]
+
+PANELS = 12
+
+
+@dataclass
+class Told:
+    """What a run's events said; a listener of the event hooks.
+
+    Args:
+        walls: Seconds of each batch from the end of the one before, by the run's clock.
+        info: Numbers among a batch's remarks: `(task, trials, value)` by name.
+    """
+
+    run: RunInfo | None = None
+    retold: Any = None
+    measured: dict[str, list[Measurement]] = field(default_factory=lambda: defaultdict(list))
+    spent: Counter[str] = field(default_factory=Counter)
+    batches: Counter[str] = field(default_factory=Counter)
+    info: dict[str, list[tuple[str, int, float]]] = field(default_factory=lambda: defaultdict(list))
+    _before: float | None = None
+
+    def tt_run_started(self, run: RunInfo) -> None:
+        self.run = run
+
+    def tt_batch_measured(self, run: RunInfo, state: TaskState, batch: Batch, results: list[Measurement]) -> None:
+        name = state.task.name
+        self.measured[name] += results
+        self.batches[name] += 1
+        for key, value in _numbers(batch.info):
+            self.info[key].append((name, state.trials, value))
+        at = state.curve[-1][1]
+        first = min((m.at for m in results), default=at)
+        wall = at - (first if self._before is None else self._before)
+        run_s = sum(m.cost.get("run", 0.0) for m in results)
+        build_s = sum(m.cost.get("apply", 0.0) + m.cost.get("build", 0.0) for m in results) / _cores(run)
+        build_s = min(build_s, max(wall - run_s, 0.0))
+        self.spent.update({"run": run_s, "build": build_s, "search": max(wall - run_s - build_s, 0.0)})
+        self._before = at
+
+
+def listen(host: Any, run: str, history: Path) -> Told:
+    """A run's events, from its log."""
+    told = Told()
+    try:
+        told.retold = host.retell(host.events(run, history), [told])
+    except (KeyError, TypeError, ValueError, AttributeError) as e:
+        raise BenchError(f"the event log of {run or history} lacks or spoils {e}; was it edited by hand?") from e
+    return told
+
+
+def write(told: Told, history: Path, out: Path) -> None:
+    """Write the page."""
+    assert told.run is not None
+    options = told.run.options
+    states = sorted(told.run.states, key=lambda s: -s.weight * s.best_s if math.isfinite(s.best_s) else math.inf)
+    parts = [
+        f"<h1>{html.escape(str(options.get('model', 'run')))}</h1>",
+        f'<p class="note">{html.escape(_subtitle(told, states))}</p>',
+        _section_model(told),
+        _section_convergence(told, states),
+        _section_time(told),
+        _section_slots(told, states),
+        _section_errors(told),
+        _section_best(told, states, history),
+        _section_info(told),
+    ]
+    try:
+        out.write_text(document(f"tt report: {options.get('model', '')}", [p for p in parts if p]), encoding="utf-8")
+    except OSError as e:
+        raise BenchError(f"{out}: {e.strerror or e}") from e
+
+
+def _subtitle(told: Told, states: Sequence[TaskState]) -> str:
+    assert told.run is not None
+    o = told.run.options
+    recipe = o.get("recipe", {}).get("name", "?") if isinstance(o.get("recipe"), dict) else "?"
+    trials = sum(s.trials for s in states)
+    reason = told.retold.reason or "its log ends here: the run was killed or goes on"
+    return (
+        f"Recipe {recipe}, seed {o.get('seed', '?')}, {o.get('device', '?')}; run {told.run.run_id[:8]}:"
+        f" {trials} trials on {len(states)} operators; stopped: {reason}."
+    )
+
+
+def _section_model(told: Told) -> str:
+    curve = [(t, s) for t, s in told.retold.curve if math.isfinite(s)]
+    made, (ax,) = pictures.grid(1, 7.5, 3.2)
+    began = told.retold.curve[0][0] if told.retold.curve else 0.0
+    if curve:
+        (line,) = ax.step([t - began for t, _ in curve], [1e3 * s for _, s in curve], where="post", color="#0072B2")
+        line.set_gid("curve-model")
+        ax.set_yscale("log")
+        ax.yaxis.set_major_formatter(lambda v, _: f"{v:g}")
+        ax.yaxis.set_minor_formatter(lambda v, _: "")
+    ax.set_xlabel("seconds since the first batch", fontsize=8)
+    ax.set_ylabel("ms", fontsize=8)
+    note = "Weighted sum of the operators' best latencies; it begins when each has a program."
+    result = told.retold.result or {}
+    if result.get("after_s"):
+        note += f" The written file: {1e3 * result['before_s']:.3g} ms untuned, {1e3 * result['after_s']:.3g} ms tuned."
+    lack = sum(not math.isfinite(s.best_s) for s in told.retold.states)
+    body = _svg(made, "model") if curve else f'<p class="note">{lack} operators have no program yet.</p>'
+    return section("Model latency over time", body, note)
+
+
+def _section_convergence(told: Told, states: Sequence[TaskState]) -> str:
+    shown = [s for s in states if any(m.seconds for m in told.measured[s.task.name])][:PANELS]
+    if not shown:
+        return section("Convergence", '<p class="note">No operator has a valid program from this run.</p>')
+    made, axes = pictures.grid(len(shown), 3.6, 2.4)
+    for ax, s in zip(axes, shown, strict=True):
+        seen = [1e6 * m.latency_s for m in told.measured[s.task.name] if m.error != "invalid"]
+        trials = np.arange(1, len(seen) + 1)
+        best = np.minimum.accumulate(seen)
+        ax.plot(trials, np.where(np.isfinite(seen), seen, np.nan), ".", color="#bbbbbb", markersize=3)
+        (line,) = ax.step(trials, best, where="post", color="#0072B2")
+        line.set_gid(f"curve-{s.task.name}")
+        ax.set_title(f"{s.task.name} (x {s.weight:g})", fontsize=8)
+        last = float(best[-1])
+        ax.set_ylim(0, min(max(x for x in seen if np.isfinite(x)), 6 * last) * 1.05)
+        ax.tick_params(labelsize=7)
+        ax.set_ylabel("us", fontsize=7)
+        ax.set_xlabel("trials", fontsize=7)
+    more = f" The {len(shown)} of {len(states)} that cost the model most." if len(states) > len(shown) else ""
+    note = f"What each trial gave, and the best so far; trials slower than six times the end are cut off.{more}"
+    return section("Convergence", _svg(made, "convergence"), note)
+
+
+def _section_time(told: Told) -> str:
+    total = sum(told.spent.values())
+    if not total:
+        return ""
+    names = {"run": "timing candidates", "build": "building them", "search": "searching, models and waiting"}
+    made = pictures.figure(7.5, 1.3)
+    ax = made.subplots()
+    left = 0.0
+    for part in ("search", "build", "run"):
+        ax.barh(0, told.spent[part], left=left, color=pictures.PARTS[part], label=names[part])
+        left += told.spent[part]
+    ax.set_yticks([])
+    ax.spines[["top", "right", "left"]].set_visible(False)
+    ax.set_xlabel("seconds", fontsize=8)
+    made.legend(loc="outside upper center", ncols=3, frameon=False, fontsize=8)
+    rows = [(names[k], f"{v:.1f} s", f"{v / total:.0%}") for k, v in told.spent.most_common()]
+    note = "Builds are divided by the cores that build at once."
+    return section("Where the time went", _svg(made, "time") + table(("part", "seconds", "share"), rows), note)
+
+
+def _section_slots(told: Told, states: Sequence[TaskState]) -> str:
+    rows = []
+    for s in states:
+        share = f"{s.weight * s.best_s * 1e3:.3g} ms" if math.isfinite(s.best_s) else "—"
+        gflops = f"{s.flops / s.best_s / 1e9:.1f}" if math.isfinite(s.best_s) and s.flops else "—"
+        failed = sum(n for kind, n in s.errors.items() if kind != "invalid")
+        rows.append(
+            (
+                s.task.name,
+                s.op,
+                f"{s.weight:g}",
+                told.batches[s.task.name],
+                s.trials,
+                failed,
+                share,
+                gflops,
+                s.finished or "",
+            )
+        )
+    head = ("operator", "kind", "x", "batches", "trials", "failed", "of the model", "GFLOP/s", "finished")
+    return section("Slots per operator", table(head, [[str(c) for c in r] for r in rows], text=(1, 8)))
+
+
+def _section_errors(told: Told) -> str:
+    kinds: dict[str, Counter[str]] = defaultdict(Counter)
+    for results in told.measured.values():
+        for m in results:
+            if m.error is not None:
+                kinds[m.error][re.sub(r"\d+(\.\d+)?", "N", m.why)[:300] or "(no message)"] += 1
+    if not kinds:
+        return section("Errors", '<p class="note">None.</p>')
+    rows = []
+    for kind, why in sorted(kinds.items(), key=lambda k: -sum(k[1].values())):
+        for i, (text, n) in enumerate(why.most_common(3)):
+            rows.append((kind if i == 0 else "", str(sum(why.values())) if i == 0 else "", str(n), text))
+    note = "By kind, with the three most frequent messages of each; N stands for numbers."
+    return section("Errors", table(("kind", "rows", "of these", "message"), rows, text=(3,)), note)
+
+
+def _section_best(told: Told, states: Sequence[TaskState], history: Path) -> str:
+    known = _known(states, history)
+    rows, matter = [], []
+    for s in states:
+        valid = [m for m in known.get(s.task.key, []) if m.seconds]
+        if not valid:
+            continue
+        best = min(valid, key=lambda m: m.latency_s)
+        knobs = ", ".join(f"{k} {_plain(v)}" for k, v in best.knobs.items())
+        rows.append((s.task.name, f"{1e6 * best.latency_s:.4g} us", knobs))
+        alike = [m for m in valid if m.space_key == best.space_key and m.knobs.keys() == best.knobs.keys()]
+        matter += _importance(s.task.name, alike)
+    if not rows:
+        return section("Best configurations", f'<p class="note">{history} holds no rows of these operators.</p>')
+    out = section("Best configurations", table(("operator", "latency", "knobs"), rows, text=(2,)))
+    note = (
+        "Share of the variance of log latency that a knob explains alone (omega squared), among the measured rows that"
+        " have the best one's knobs."
+    )
+    return out + section("Knob importance", table(("operator", "rows", "knobs"), matter, text=(2,)), note)
+
+
+def _importance(name: str, alike: Sequence[Measurement]) -> list[tuple[str, str, str]]:
+    names = list(alike[0].knobs)
+    columns = [np.unique([_plain(m.knobs[k]) for m in alike], return_inverse=True)[1] for k in names]
+    shares = importance(np.stack(columns, axis=1), np.array([m.latency_s for m in alike]))
+    order = np.argsort(-shares, kind="stable")
+    text = ", ".join(f"{names[i]} {shares[i]:.0%}" for i in order[:6] if shares[i] >= 0.01)
+    return [(name, str(len(alike)), text or "none stands out")]
+
+
+def _known(states: Sequence[TaskState], history: Path) -> dict[str, list[Measurement]]:
+    if not history.is_file():
+        return {}
+    store = Plugins().build("store", "sqlite", path=str(history))
+    try:
+        return {s.task.key: list(store.query(task_key=s.task.key)) for s in states}
+    except StoreError as e:
+        raise BenchError(str(e)) from e
+    finally:
+        store.close()
+
+
+def _section_info(told: Told) -> str:
+    keys = sorted(k for k, points in told.info.items() if len({v for _, _, v in points}) > 1)[:PANELS]
+    if not keys:
+        return ""
+    made, axes = pictures.grid(len(keys), 3.6, 2.2)
+    tasks = list(told.measured)
+    for ax, key in zip(axes, keys, strict=True):
+        for i, name in enumerate(tasks):
+            points = [(n, v) for t, n, v in told.info[key] if t == name]
+            colour = pictures.COLOURS[i % len(pictures.COLOURS)]
+            ax.plot([n for n, _ in points], [v for _, v in points], color=colour, linewidth=1, marker=".", markersize=3)
+        ax.set_title(key, fontsize=8)
+        ax.tick_params(labelsize=7)
+    axes[-1].set_xlabel("trials of the operator", fontsize=8)
+    return section("What the pieces remarked", _svg(made, "info"), "Their own numbers, one line per operator.")
+
+
+def _numbers(info: Any, prefix: str = "") -> list[tuple[str, float]]:
+    found = []
+    for key, value in info.items():
+        if isinstance(value, dict):
+            found += _numbers(value, f"{prefix}{key}.")
+        elif isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            found.append((prefix + key, float(value)))
+    return found
+
+
+def _cores(run: RunInfo) -> int:
+    found = re.search(r"(\d+) cores$", str(run.options.get("device", "")))
+    return int(found.group(1)) if found else 1
+
+
+def _plain(value: Any) -> str:
+    return "x".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+
+
+def _svg(made: Any, name: str) -> str:
+    return f'<div class="wide">{pictures.svg(made, name)}</div>'

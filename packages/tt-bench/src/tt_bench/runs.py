@@ -1,0 +1,215 @@
+"""One recipe on one unit with one seed: replayed, or live on the same rows."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from tt_spec import Bar, Measurement, Plugins, Realised, RunInfo, Statements, Task, VirtualClock, WallClock, run
+
+from tt_bench.errors import BenchError
+from tt_bench.oracle import OraclePieces
+from tt_bench.recording import Recorded
+from tt_bench.replay import Replay, Unrecorded
+from tt_bench.thinking import Thinking, ThinkingPipeline, Thoughts, Watched
+
+__all__ = ["Live", "Run", "tune"]
+
+
+WARM_ROWS = 16
+
+
+@dataclass(frozen=True)
+class Run:
+    """What happened, trial by trial.
+
+    Args:
+        t: Seconds since the run began, by its clock.
+        task: Which of the unit's tasks was measured.
+        seen_s: What the tuner saw; None for failures.
+        true_s: Recorded median of the program that `tt tune` would ship then, summed over the tasks by weight; None
+            until each task has one. What a tuner believes is flattered by noise, so its choice is judged: the fastest
+            by the record among its four best within a tenth, which is what timing the finalists again finds.
+        found_s: The same of the fastest by the record among all that were measured: what a machine without noise would
+            have shown, which the standard score is defined on.
+        spent: Seconds by "search", "model", "programs", "build" and "run".
+        lacking: Share of the rows asked for that the recording lacks.
+    """
+
+    t: list[float]
+    task: list[int]
+    seen_s: list[float | None]
+    true_s: list[float | None]
+    found_s: list[float | None]
+    spent: dict[str, float]
+    lacking: float
+    reason: str
+    thought: list[tuple[int, float, float]] = field(default_factory=list)
+
+
+def tune(
+    host: Any,
+    parts: Sequence[Recorded],
+    recipe: str,
+    sets: Sequence[str],
+    seed: int,
+    trials: int,
+    *,
+    thoughts: Thoughts | None = None,
+    unrecorded: Unrecorded = "refuse",
+    live: bool = False,
+) -> Run:
+    """Run a recipe on recorded tasks until `trials` rows are measured or nothing is left.
+
+    Args:
+        thoughts: What thinking is charged; None charges what it takes now.
+        live: Measure the same rows on this machine, by its clock, instead of replaying them.
+    """
+    plugins = Plugins(extra=[("tt-bench-replay", OraclePieces(parts))])
+    chosen = host.recipe(recipe, sets, plugins)
+    clock = WallClock() if live else VirtualClock()
+    if live:
+        measurer: Any = Live(host.measurer(evaluator=chosen.build("evaluator")), parts)
+        measurer.start()
+    else:
+        measurer = Replay(parts, chosen.build("evaluator"), VirtualClock(), seed, unrecorded)
+        clock = measurer.clock
+    thinking = Thinking(thoughts, None if live else clock)  # type: ignore[arg-type]
+    try:
+        pipelines = _pipelines(chosen, parts, measurer, thinking, seed, clock)
+        store = plugins.build("store", "memory")
+        own = chosen.build("stopper")
+        stoppers = [s for s in [own, plugins.build("stopper", "trials", trials=trials)] if s is not None]
+        began = clock.now()
+        outcome = run(
+            pipelines,
+            measurer,
+            store,
+            chosen.build("scheduler"),
+            stoppers,
+            clock,
+            info=RunInfo("bench", tuple(p.task for p in parts)),
+            batch=chosen.batch,
+        )
+    finally:
+        measurer.close()
+    if outcome.failure is not None:
+        raise BenchError(f"recipe {recipe}: {outcome.reason}") from outcome.failure
+    measured = [m for m in store.query() if m.error != "invalid"]
+    return _told(measured, parts, began, measurer, thinking, outcome.reason)
+
+
+def _pipelines(
+    recipe: Any, parts: Sequence[Recorded], measurer: Any, thinking: Thinking, seed: int, clock: Any
+) -> list[ThinkingPipeline]:
+    def model(role: str) -> Any:
+        piece = recipe.build(role)
+        return None if piece is None else Watched(piece, ("fit", "predict", "score"), thinking.model)
+
+    programs: Any = Watched(measurer, ("realise", "features"), thinking.programs)
+    shared = model("surrogate")
+    peers: list[Any] = []
+    for part in parts:
+        searcher = recipe.build("searcher")
+        ranked = getattr(searcher, "ranked", None)
+        pipeline = ThinkingPipeline(
+            part.task,
+            shared if shared.shared else model("surrogate"),
+            searcher,
+            recipe.build("sampler"),
+            programs=programs,
+            draft=model("draft"),
+            verify=recipe.verify,
+            seed=seed,
+            clock=clock,
+            peers=peers,
+            warm=None if ranked is None else ranked(part.task)[: recipe.batch],
+        )
+        pipeline.thinking = thinking
+        peers.append(pipeline)
+    return list(peers)
+
+
+def _told(
+    measured: Sequence[Measurement],
+    parts: Sequence[Recorded],
+    began: float,
+    measurer: Any,
+    thinking: Thinking,
+    reason: str,
+) -> Run:
+    number = {p.task.key: i for i, p in enumerate(parts)}
+    weights = np.array([p.task.weight for p in parts])
+    held: list[list[tuple[float, float]]] = [[] for _ in parts]
+    truth, least = np.full(len(parts), np.inf), np.full(len(parts), np.inf)
+    t, task, seen, trues, found = [], [], [], [], []
+    for m in measured:
+        i = number[m.task_key]
+        if m.seconds:
+            at = parts[i].index.get(np.asarray(m.config, dtype=np.int64).tobytes())
+            known = m.latency_s if at is None else float(parts[i].latency[at])
+            held[i] = sorted([*held[i], (m.latency_s, known)])[:4]
+            truth[i] = min(b for a, b in held[i] if a <= 1.1 * held[i][0][0])
+            least[i] = min(least[i], known)
+        t.append(round(m.at - began, 6))
+        task.append(i)
+        seen.append(m.latency_s if m.seconds else None)
+        trues.append(_finite(float(weights @ truth)))
+        found.append(_finite(float(weights @ least)))
+    spent = {**measurer.spent, **thinking.spent}
+    lacking = measurer.lacking / max(measurer.asked, 1)
+    return Run(t, task, seen, trues, found, {k: round(v, 6) for k, v in spent.items()}, lacking, reason, thinking.seen)
+
+
+def _finite(x: float) -> float | None:
+    return x if np.isfinite(x) else None
+
+
+class Live:
+    """The machine itself as a measurer of recorded tasks: their sub-spaces' rows, built and timed now.
+
+    Args:
+        pool: Measures rows of the whole spaces; closed with this.
+        recorded: The tasks.
+    """
+
+    asked = lacking = 0
+
+    def __init__(self, pool: Any, recorded: Sequence[Recorded]) -> None:
+        self.pool = pool
+        self.recorded = {p.task.key: p for p in recorded}
+        self.spent = {"build": 0.0, "run": 0.0}
+
+    def start(self) -> None:
+        """Have the workers started and the tasks open, as replay takes them to be, before the clock counts."""
+        for part in self.recorded.values():
+            self.pool.realise(part.whole, part.widen(part.rows[:WARM_ROWS]))
+
+    def measure(self, task: Task, codes: np.ndarray, bar: Bar) -> Iterator[Measurement]:
+        part = self.recorded[task.key]
+        whole = part.widen(np.asarray(codes, dtype=np.int64))
+        own = {tuple(w): tuple(r) for w, r in zip(whole.tolist(), np.asarray(codes).tolist(), strict=True)}
+        stream = self.pool.measure(part.whole, whole, bar)
+        try:
+            for m in stream:
+                self.spent["build"] += m.cost["apply"] + m.cost["build"]
+                self.spent["run"] += m.cost["run"]
+                yield dataclasses.replace(m, space_key=task.space.key, config=own[m.config])
+        finally:
+            stream.close()
+
+    def realise(self, task: Task, codes: np.ndarray) -> Realised:
+        """Rows of a sub-space stay what they are; rows of a whole space are read back."""
+        part = self.recorded[task.key]
+        real = self.pool.realise(part.whole, part.widen(np.asarray(codes, dtype=np.int64)))
+        return real if part.keep is None else Realised(np.array(codes, dtype=np.int64), real.why)
+
+    def features(self, task: Task, codes: np.ndarray) -> tuple[Statements, np.ndarray]:
+        part = self.recorded[task.key]
+        return self.pool.features(part.whole, part.widen(np.asarray(codes, dtype=np.int64)))
+
+    def close(self) -> None:
+        self.pool.close()

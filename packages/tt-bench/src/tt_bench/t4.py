@@ -1,0 +1,157 @@
+"""T4, the JSON of auto-tuning results that tuners exchange.
+
+Source: results-schema.json 1.0.0 of github.com/odgaard/TuningSchema (FAIR auto-tuning formats T1 and T4), which Kernel
+Tuner and KTT write and `autotuning_methodology` reads. What it has no place for stands in `metadata.tt`.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import zlib
+from datetime import datetime, timezone
+from typing import Any
+
+import numpy as np
+from tt_spec import Measurement, Task, from_json, to_json
+
+from tt_bench.errors import BenchError
+from tt_bench.recording import Pace, Recorded, Recording
+
+__all__ = ["VERSION", "check_space", "pack", "read", "unpack", "write"]
+
+VERSION = "1.0.0"
+
+_INVALIDITY = {
+    None: "correct",
+    "invalid": "constraints",
+    "build": "compile",
+    "build-timeout": "timeout",
+    "run": "runtime",
+    "run-timeout": "timeout",
+    "wrong-result": "correctness",
+}
+
+
+def write(recording: Recording, format: int) -> dict[str, Any]:
+    """The T4 document: one result per row, tasks one after the other."""
+    results = []
+    for number, part in enumerate(recording.parts):
+        for m, statements in zip(part.measured, part.statements, strict=True):
+            results.append(_result(number, m, statements))
+    tasks = [
+        {
+            "task": to_json(p.whole),
+            "space_key": p.whole.space.key,
+            "keep": p.keep,
+            "pace": dataclasses.asdict(p.pace),
+            "rows": len(p.rows),
+        }
+        for p in recording.parts
+    ]
+    own = {
+        "format": format,
+        "model": recording.model,
+        "space": recording.space,
+        "device": recording.device,
+        "versions": recording.versions,
+        "tasks": tasks,
+    }
+    return {"schema_version": VERSION, "metadata": {"timeunit": "seconds", "tt": own}, "results": results}
+
+
+def _result(number: int, m: Measurement, statements: np.ndarray | None) -> dict[str, Any]:
+    own = {"task": number, "config": m.config, "error": m.error, "why": m.why, "runs": m.runs, "cost": m.cost}
+    measurements = [
+        {"name": "time", "value": m.latency_s if m.seconds else "failed", "unit": "s"},
+        {"name": "tt", "value": json.dumps(own), "unit": ""},
+    ]
+    if statements is not None:
+        measurements.append({"name": "statements", "value": pack(statements), "unit": "zlib float32 (n, 164)"})
+    return {
+        "timestamp": datetime.fromtimestamp(m.at, timezone.utc).isoformat(),
+        "configuration": json.loads(json.dumps(m.knobs)),
+        "objectives": ["time"],
+        "times": {
+            "compilation_time": m.cost.get("build", 0.0),
+            "benchmark": m.cost.get("run", 0.0),
+            "runtimes": list(m.seconds),
+            "framework": m.cost.get("apply", 0.0),
+            "search_algorithm": 0.0,
+            "validation": 0.0,
+        },
+        "invalidity": _INVALIDITY[m.error],
+        "correctness": 0.0 if m.error == "wrong-result" else 1.0,
+        "measurements": measurements,
+    }
+
+
+def read(data: Any, name: str, format: int) -> Recording:
+    """A recording from a T4 document that `write` made. Raises `BenchError`, one line with what to do."""
+    if not isinstance(data, dict) or "results" not in data or "schema_version" not in data:
+        raise BenchError(f"{name}: no T4 results (schema_version and results are missing): give what tt record wrote")
+    if data["schema_version"] != VERSION:
+        raise BenchError(f"{name}: T4 schema {data['schema_version']}, this tt-bench reads {VERSION}: record it again")
+    own = data.get("metadata", {}).get("tt") if isinstance(data.get("metadata"), dict) else None
+    if not isinstance(own, dict):
+        raise BenchError(f"{name}: T4 results of another tuner: they lack the spaces that replay needs (metadata.tt)")
+    if own.get("format") != format:
+        raise BenchError(f"{name}: a recording of format {own.get('format')}, this tt-bench reads {format}")
+    try:
+        parts = [_part(t, number, data["results"], own) for number, t in enumerate(own["tasks"])]
+        return Recording(own["model"], own["space"], tuple(parts), own["device"], own["versions"])
+    except (KeyError, TypeError, ValueError, AttributeError, zlib.error) as e:
+        raise BenchError(f"{name}: damaged ({type(e).__name__}: {e}); record or copy it again") from e
+
+
+def _part(about: dict[str, Any], number: int, results: list[Any], own: dict[str, Any]) -> Recorded:
+    task = from_json(about["task"])
+    check_space(task, about["space_key"])
+    measured, statements = [], {}
+    for r in results:
+        values = {m["name"]: m["value"] for m in r["measurements"]}
+        mine = json.loads(values["tt"])
+        if mine["task"] != number:
+            continue
+        config = tuple(mine["config"])
+        measured.append(
+            Measurement(
+                task.key,
+                task.space.key,
+                config,
+                task.space.decode(config),
+                tuple(float(s) for s in r["times"]["runtimes"]),
+                mine["runs"],
+                mine["error"],
+                mine["why"],
+                mine["cost"],
+                "record",
+                own["device"],
+                own["versions"],
+                datetime.fromisoformat(r["timestamp"]).timestamp(),
+            )
+        )
+        if "statements" in values:
+            statements[config] = unpack(values["statements"])
+    keep = None if about["keep"] is None else tuple(tuple(k) for k in about["keep"])
+    part = Recorded.of(task, keep, measured, statements, Pace(**about["pace"]))
+    if len(part.rows) != about["rows"]:
+        raise ValueError(f"task {task.name} has {len(part.rows)} rows of {about['rows']}")
+    return part
+
+
+def check_space(task: Task, key: str) -> None:
+    """Refuse rows that were recorded under another meaning."""
+    if key != task.space.key:
+        raise BenchError(f"task {task.name}: its space has changed ({key}, now {task.space.key}): record it again")
+
+
+def pack(statements: np.ndarray) -> str:
+    """`(s, 164)` features as text."""
+    return base64.b64encode(zlib.compress(np.ascontiguousarray(statements, dtype="<f4").tobytes(), 9)).decode()
+
+
+def unpack(text: str) -> np.ndarray:
+    """What `pack` wrote."""
+    return np.frombuffer(zlib.decompress(base64.b64decode(text)), dtype="<f4").reshape(-1, 164)

@@ -1,0 +1,117 @@
+"""What thinking costs: measured once, then charged from a table, so that the same seed gives the same bytes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from tt_spec import Batch, Measurement, Pipeline, VirtualClock
+
+__all__ = ["Stopwatch", "Thinking", "ThinkingPipeline", "Thoughts", "Watched"]
+
+
+@dataclass(frozen=True)
+class Thoughts:
+    """Seconds of one `ask` of a recipe, by how many rows were known.
+
+    Args:
+        rows: Increasing.
+        model, search: Seconds in cost models, and in searcher, sampler and pipeline, one per entry of `rows`.
+    """
+
+    rows: tuple[int, ...] = (0,)
+    model: tuple[float, ...] = (0.0,)
+    search: tuple[float, ...] = (0.0,)
+
+    def at(self, rows: int) -> tuple[float, float]:
+        """Model and search seconds, interpolated."""
+        return float(np.interp(rows, self.rows, self.model)), float(np.interp(rows, self.rows, self.search))
+
+    @classmethod
+    def of(cls, seen: Sequence[tuple[int, float, float]]) -> Thoughts:
+        """From `(rows, model, search)` of each ask; of several at the same row count, the median."""
+        if not seen:
+            return cls()
+        rows = sorted({r for r, _, _ in seen})
+        mid = [np.median([(m, s) for r, m, s in seen if r == at], axis=0).tolist() for at in rows]
+        return cls(tuple(rows), tuple(round(m, 6) for m, _ in mid), tuple(round(s, 6) for _, s in mid))
+
+
+@dataclass
+class Stopwatch:
+    """Real seconds spent inside something."""
+
+    seconds: float = 0.0
+
+    def __call__(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        began = time.perf_counter()
+        try:
+            return function(*args, **options)
+        finally:
+            self.seconds += time.perf_counter() - began
+
+
+class Watched:
+    """An object whose named methods are timed.
+
+    Args:
+        inner: The object.
+        methods: Their names.
+        watch: Takes the time.
+    """
+
+    def __init__(self, inner: Any, methods: Sequence[str], watch: Stopwatch) -> None:
+        self._inner, self._methods, self._watch = inner, methods, watch
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        if name not in self._methods:
+            return found
+        return lambda *args, **options: self._watch(found, *args, **options)
+
+
+@dataclass
+class Thinking:
+    """What the pipelines of a run share.
+
+    Args:
+        table: What is charged; None charges what it really took.
+        model, programs: Stopwatches of cost models and of the measurer's programs.
+    """
+
+    table: Thoughts | None
+    clock: VirtualClock | None
+    model: Stopwatch = field(default_factory=Stopwatch)
+    programs: Stopwatch = field(default_factory=Stopwatch)
+    seen: list[tuple[int, float, float]] = field(default_factory=list)
+    spent: dict[str, float] = field(default_factory=lambda: {"model": 0.0, "search": 0.0})
+
+
+class ThinkingPipeline(Pipeline):
+    """A pipeline whose thinking passes on the virtual clock and is watched on the real one."""
+
+    thinking: Thinking
+    _told_s = 0.0
+
+    def ask(self, n: int) -> Batch:
+        t, rows = self.thinking, len(self._rows)
+        began, model, programs = time.perf_counter(), t.model.seconds, t.programs.seconds
+        batch = super().ask(n)
+        model = t.model.seconds - model
+        search = time.perf_counter() - began - model - (t.programs.seconds - programs) + self._told_s
+        self._told_s = 0.0
+        t.seen.append((rows, model, max(search, 0.0)))
+        charge = (model, max(search, 0.0)) if t.table is None else t.table.at(rows)
+        t.spent["model"] += charge[0]
+        t.spent["search"] += charge[1]
+        if t.clock is not None:
+            t.clock.advance(sum(charge))
+        return batch
+
+    def tell(self, id: int, results: Sequence[Measurement]) -> None:
+        began = time.perf_counter()
+        super().tell(id, results)
+        self._told_s += time.perf_counter() - began

@@ -1,0 +1,136 @@
+"""Recording: what is measured, and that nothing is lost or measured twice."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tt_bench import files
+from tt_bench import record as recording
+from tt_bench.errors import BenchError
+from tt_bench.series import Series
+from tt_bench_toy import SyntheticHost
+from tt_history import SqliteStore
+from tt_spec import Bar, StoreError
+
+
+def record(host, out, **options):
+    return recording.record(host, "op:toy", out, **{"most": 1000, "long": (3, 60), **options})
+
+
+def test_a_whole_space_is_recorded_with_failures_and_series(tmp_path):
+    found = record(SyntheticHost(), tmp_path / "x")
+    (part,) = found.parts
+    assert part.complete and len(part.rows) == 72
+    errors = [m.error for m in part.measured]
+    assert errors.count("build") == 9 and errors.count("invalid") == 4
+    lengths = sorted(len(m.seconds) for m in part.measured if m.seconds)
+    assert lengths[:-3] == [20] * (len(lengths) - 3) and lengths[-3:] == [60] * 3
+    long = [m.latency_s for m in part.measured if len(m.seconds) == 60]
+    valid = part.latency[np.isfinite(part.latency)]
+    assert min(long) < np.quantile(valid, 0.1) and max(long) > np.quantile(valid, 0.9)
+    assert all((s is None) == (m.error == "invalid") for s, m in zip(part.statements, part.measured, strict=True))
+
+
+def test_a_large_space_is_cut_to_what_matters(tmp_path):
+    found = record(SyntheticHost(tiles=12), tmp_path / "x", most=40)
+    (part,) = found.parts
+    assert part.complete and 10 <= len(part.rows) <= 40
+    assert len(part.space.knobs[0].choices) > 1, "the tile matters most"
+    assert len(part.space.knobs[3].choices) == 1, "a knob without effect is fixed"
+
+
+def test_a_sample_has_as_many_rows_as_asked_for(tmp_path):
+    (part,) = record(SyntheticHost(), tmp_path / "x", candidates=17).parts
+    assert len(part.rows) == 17 and not part.complete and part.keep is None
+
+
+@pytest.mark.parametrize("after", [1, 30, 67, 70])
+def test_an_interrupted_recording_goes_on(tmp_path, after):
+    host = SyntheticHost()
+    partial = record(host, tmp_path / "x", halt=lambda: "interrupted" if len(host.calls) >= after else None)
+    assert len(host.calls) == after
+    assert sum(len(m.seconds) > 0 or m.error == "build" for m in partial.parts[0].measured) == min(after, 68)
+    found = record(host, tmp_path / "x")
+    straight = SyntheticHost()
+    whole = record(straight, tmp_path / "y")
+    assert sorted(host.calls) == sorted(straight.calls), "nothing is measured twice, nothing left out"
+    assert [m.seconds for m in found.parts[0].measured] == [m.seconds for m in whole.parts[0].measured]
+    assert found.parts[0].complete
+
+
+@pytest.mark.parametrize("after", [5, 63])
+def test_a_half_pilot_decides_nothing(tmp_path, after):
+    host = SyntheticHost(tiles=12)
+    with pytest.raises(KeyboardInterrupt):
+        record(host, tmp_path / "x", most=40, halt=lambda: "interrupted" if len(host.calls) >= after else None)
+    found = record(host, tmp_path / "x", most=40)
+    straight = record(SyntheticHost(tiles=12), tmp_path / "y", most=40)
+    assert found.parts[0].keep == straight.parts[0].keep and found.parts[0].complete
+    assert len(host.calls) == len(set(host.calls)) + 3, "only the three long series are second measurements"
+
+
+def test_an_unfinished_recording_writes_no_t4(tmp_path):
+    host = SyntheticHost()
+    record(host, tmp_path / "x", halt=lambda: "interrupted" if len(host.calls) >= 9 else None)
+    kept = files.load(tmp_path / "x.db").parts[0].measured
+    assert not (tmp_path / "x.json.gz").exists() and sum(m.error != "invalid" for m in kept) == 9
+
+
+def test_a_full_disk_keeps_what_is_finished(tmp_path, monkeypatch):
+    append, done = SqliteStore.append, []
+
+    def full(self, batch):
+        if len(done) > 20:
+            raise StoreError("x.db: the disk is full; free some space")
+        done.extend(batch)
+        append(self, batch)
+
+    monkeypatch.setattr(SqliteStore, "append", full)
+    host = SyntheticHost()
+    with pytest.raises(BenchError, match="disk is full"):
+        record(host, tmp_path / "x")
+    monkeypatch.undo()
+    kept = files.load(tmp_path / "x.db").parts[0]
+    assert len(kept.measured) == len(done) and not kept.complete
+    assert record(host, tmp_path / "x").parts[0].complete
+
+
+def test_another_recording_or_a_changed_space_is_refused(tmp_path):
+    record(SyntheticHost(), tmp_path / "x")
+    with pytest.raises(BenchError, match="is the recording of op:toy with --space template, not of op:other"):
+        recording.record(SyntheticHost(), "op:other", tmp_path / "x")
+    changed = SyntheticHost()
+    changed.device = lambda target: "another machine"
+    with pytest.raises(BenchError, match="another machine"):
+        record(changed, tmp_path / "x")
+    changed = SyntheticHost(tiles=7)
+    changed.prepare = lambda *a, **k: _renamed(SyntheticHost(tiles=7))
+    with pytest.raises(BenchError, match="the space of task layer has changed"):
+        record(changed, tmp_path / "x")
+    store = SqliteStore(tmp_path / "runs.db")
+    store.begin_run({"recipe": "tt"})
+    store.close()
+    with pytest.raises(BenchError, match="a history of tuning runs"):
+        record(SyntheticHost(), tmp_path / "runs")
+
+
+def _renamed(host):
+    import dataclasses
+
+    ready = host.prepare("op:toy")
+    ready.tasks = [dataclasses.replace(t, key="key-layer-6") for t in ready.tasks]
+    return ready
+
+
+def test_a_series_is_contiguous_single_runs_within_the_cap():
+    clock = iter(range(1, 10_000))
+    asked = []
+
+    def run(n):
+        asked.append(n)
+        return next(clock) * 1e-3
+
+    timing = Series(5).evaluate(run, Bar(), np.random.default_rng(0))
+    assert asked == [1] * 6 and timing.seconds == (0.002, 0.003, 0.004, 0.005, 0.006) and timing.runs == 6
+    slow = Series(20).evaluate(lambda n: 3.0, Bar(cap_s=10.0), np.random.default_rng(0))
+    assert slow.seconds == (3.0, 3.0) and "2 of 20" in slow.why

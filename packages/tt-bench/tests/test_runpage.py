@@ -1,0 +1,136 @@
+"""A tuning run as a page."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from tt_bench import runpage
+from tt_bench.errors import BenchError
+from tt_core.eventlog import EventLog
+from tt_history import SqliteStore
+from tt_spec import Pipeline, Plugins, RunInfo, VirtualClock, run
+from tt_spec.pieces.synthetic import SyntheticMeasurer, synthetic_task
+
+
+class Slow(SyntheticMeasurer):
+    """Each candidate costs 3 s: 2 to build, 1 to run."""
+
+    def __init__(self, clock):
+        super().__init__(fail=0.2)
+        self.clock = clock
+
+    def measure(self, task, codes, bar):
+        import dataclasses
+
+        for m in super().measure(task, codes, bar):
+            self.clock.advance(2.0)
+            yield dataclasses.replace(m, cost={"apply": 0.0, "build": 1.0, "run": 1.0})
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory):
+    """A run of two tasks, 24 trials each, with its event log beside the history."""
+    folder = tmp_path_factory.mktemp("run")
+    clock = VirtualClock(1e9)
+    tasks = [synthetic_task("first", 8), synthetic_task("<second>", 8)]
+    plugins = Plugins()
+    store = SqliteStore(folder / "tt.db", clock=clock)
+    store.remember(tasks)
+    about = {"model": "toy", "recipe": {"name": "r"}, "seed": 0, "device": "toy/1 cores", "options": {}}
+    run_id = store.begin_run(about)
+    log = EventLog(folder / "tt.runs" / f"{run_id}.jsonl", clock)
+    pipelines = [
+        Pipeline(
+            t,
+            plugins.build("surrogate", "null"),
+            plugins.build("searcher", "anneal", chains=8, steps=10),
+            plugins.build("sampler", "top"),
+            clock=clock,
+        )
+        for t in tasks
+    ]
+    scheduler = plugins.build("scheduler", "round-robin", trials=8)
+    stoppers = [plugins.build("stopper", "trials", trials=48)]
+    out = run(
+        pipelines,
+        Slow(clock),
+        store,
+        scheduler,
+        stoppers,
+        clock,
+        info=RunInfo(run_id, tuple(tasks), about),
+        batch=8,
+        listeners=[log],
+        stamp={"device": about["device"]},
+    )
+    assert out.failure is None
+    log.close()
+    store.close()
+    return folder / "tt.db"
+
+
+@pytest.fixture
+def text(history, host, tmp_path):
+    runpage.write(runpage.listen(host, "", history), history, tmp_path / "page.html")
+    return (tmp_path / "page.html").read_text()
+
+
+def test_every_section_is_there_and_names_are_escaped(text):
+    heads = re.findall(r"<h2>(.*?)</h2>", text)
+    assert heads == [
+        "Model latency over time",
+        "Convergence",
+        "Where the time went",
+        "Slots per operator",
+        "Errors",
+        "Best configurations",
+        "Knob importance",
+        "What the pieces remarked",
+    ]
+    assert "<second>" not in text and "&lt;second&gt;" in text
+    assert "stopped: 48 trials are spent" in text
+
+
+def test_times_add_up(history, host):
+    told = runpage.listen(host, "", history)
+    assert told.spent["run"] == pytest.approx(48.0)
+    assert told.spent["build"] + told.spent["search"] == pytest.approx(48.0, abs=2.1), (
+        "the first candidate opens the clock"
+    )
+    assert sum(told.batches.values()) == 6
+
+
+def test_errors_are_counted_with_their_messages(text, history, host):
+    told = runpage.listen(host, "", history)
+    failed = sum(m.error == "build" for results in told.measured.values() for m in results)
+    assert failed > 3
+    assert f"<td>build</td><td>{failed}</td><td>{failed}</td><td class=text>simulated failure</td>" in text
+
+
+def test_the_best_configuration_is_the_history_s(text, history):
+    store = SqliteStore(history)
+    for t in (synthetic_task("first", 8), synthetic_task("<second>", 8)):
+        best = store.best(t.key)
+        assert ", ".join(f"{k} {v}" for k, v in best.knobs.items()) in text
+    store.close()
+
+
+def test_curves_are_drawn_by_a_browser(text, browser, tmp_path):
+    drawn = browser(tmp_path / "page.html", "[id^=curve-] path")
+    assert len(drawn) == 3, "the model's and each operator's"
+    assert all(width > 50 and height > 5 for width, height in drawn)
+
+
+def test_a_run_that_was_killed_is_drawn(history, host, tmp_path):
+    (log,) = history.with_suffix(".runs").iterdir()
+    lines = log.read_text().splitlines(keepends=True)
+    cut = tmp_path / "cut.jsonl"
+    cut.write_text("".join(lines[:4]) + lines[4][:50])
+    runpage.write(runpage.listen(host, str(cut), history), history, tmp_path / "page.html")
+    assert "the run was killed or goes on" in (tmp_path / "page.html").read_text()
+    edited = tmp_path / "edited.jsonl"
+    edited.write_text(lines[0] + lines[1].replace('"results"', '"result"') + "".join(lines[2:]))
+    with pytest.raises(BenchError, match="lacks or spoils 'results'"):
+        runpage.listen(host, str(edited), Path("tt.db"))

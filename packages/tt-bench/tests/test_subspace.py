@@ -1,0 +1,69 @@
+"""Sub-spaces: rows there and back, and which choices are kept."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tt_bench.subspace import importance, narrow, restrict, thin, widen
+from tt_bench_toy import space, truth
+
+SPACE = space()
+
+
+@st.composite
+def keeps(draw):
+    return tuple(tuple(sorted(draw(st.sets(st.integers(0, n - 1), min_size=1)))) for n in SPACE.shape)
+
+
+@given(keeps())
+def test_rows_of_a_sub_space_are_rows_of_the_whole_and_come_back(keep):
+    sub = restrict(SPACE, keep)
+    rows = np.stack(list(sub.enumerate()))
+    whole = widen(SPACE, keep, rows)
+    assert np.array_equal(SPACE.canonical(whole), whole)
+    for row, full in zip(rows, whole, strict=True):
+        assert sub.decode(row) == SPACE.decode(full)
+    back, inside = narrow(SPACE, keep, whole)
+    assert inside.all() and np.array_equal(back, rows)
+
+
+@given(keeps())
+def test_exactly_the_rows_outside_are_dropped(keep):
+    everything = np.stack(list(SPACE.enumerate()))
+    sub, inside = narrow(SPACE, keep, everything)
+    allowed = [
+        all(
+            k.choices.index(v) in kept
+            for k, kept in zip(SPACE.knobs, keep, strict=True)
+            if (v := d.get(k.name)) is not None
+        )
+        for d in map(SPACE.decode, everything)
+    ]
+    assert inside.tolist() == allowed
+    assert len(np.unique(sub, axis=0)) == sum(allowed)
+
+
+def test_keeping_everything_keeps_the_key():
+    assert restrict(SPACE, tuple(tuple(range(n)) for n in SPACE.shape)).key == SPACE.key
+
+
+def test_importance_is_what_a_knob_explains():
+    rows = np.stack(list(SPACE.enumerate()))
+    labels = np.where(SPACE.active(rows), rows, -1)
+    shares = importance(labels, truth(SPACE, rows))
+    assert shares[0] > 0.9 and shares[3] < 0.01
+    assert importance(labels[:1], truth(SPACE, rows[:1])).tolist() == [0, 0, 0, 0]
+    noise = np.random.default_rng(0).lognormal(size=len(rows))
+    assert importance(labels, noise).max() < 0.15, "many choices alone explain nothing"
+
+
+@pytest.mark.parametrize("most", [1, 2, 5, 12, 30, 71, 72, 1000])
+def test_thin_keeps_the_best_row_and_drops_what_matters_least(most):
+    best = np.array([2, 1, 2, 0])
+    keep = thin(SPACE, most, best, [0.9, 0.2, 0.1, 0.0])
+    assert 1 <= restrict(SPACE, keep).size <= most
+    assert all(int(b) in kept for b, kept in zip(best, keep, strict=True))
+    fixed = [len(kept) < n for kept, n in zip(keep, SPACE.shape, strict=True)]
+    assert fixed == sorted(fixed), "a knob is touched only after all that matter less"
