@@ -38,7 +38,7 @@ def main() -> None:
     from tt_core.tuning import prepare
     from tt_spec import to_json
 
-    task = prepare(options.op).tasks[0]
+    task = prepare(options.op, space="sketch").tasks[0]
     rng = np.random.default_rng(0)
     rows = task.space.sample(64 * options.batches * 2, rng)
     with tempfile.TemporaryDirectory() as folder:

@@ -59,7 +59,13 @@ def test_slow_factor():
     assert calls == [1, 1] and "4.0 times slower" in timing.why
     assert schedule(Fixed(slow_factor=3), Program(0.002), incumbent_s=0.001)[0] == [1, 5, 5, 5]
     assert schedule(Fixed(slow_factor=3), Program(0.004))[0] == [1, 3, 3, 3]
-    assert schedule(Fixed(), Program(0.004), incumbent_s=0.001)[0] == [1, 3, 3, 3]
+    assert schedule(Fixed(slow_factor=0), Program(0.004), incumbent_s=0.001)[0] == [1, 3, 3, 3]
+
+
+def test_a_fast_program_whose_first_run_is_slow_is_timed_in_full():
+    calls, timing = schedule(Fixed(slow_factor=3), Program(0.001, cold=9.0), incumbent_s=0.001)
+    assert calls == [1, 1, 10, 10, 10]
+    assert timing.seconds == pytest.approx((0.001,) * 3) and timing.why == ""
 
 
 @given(
