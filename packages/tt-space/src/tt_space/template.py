@@ -97,16 +97,16 @@ def find_anchor(mod: tvm.IRModule) -> Anchor | None:
     if getattr(getattr(mod["main"].body, "block", None), "name_hint", "") != "root":  # e.g. a scan: one opaque block
         return None
     schedule = Schedule(mod, debug_mask="none")
-    blocks = [(rv, schedule.get(rv)) for rv in schedule.get_child_blocks(schedule.get_sblock("root"))]
-    heavy = [i for i, (_, b) in enumerate(blocks) if ANCHOR in (b.annotations or {})]
+    blocks = [schedule.get(rv) for rv in schedule.get_child_blocks(schedule.get_sblock("root"))]
+    heavy = [i for i, b in enumerate(blocks) if ANCHOR in (b.annotations or {})]
     if len(heavy) != 1:
         return None
-    _rv, block = blocks[heavy[0]]
-    others = [b for i, (_, b) in enumerate(blocks) if i != heavy[0]]
+    block = blocks[heavy[0]]
+    others = [b for b in blocks if b is not block]
     if any(v.iter_type != 0 for b in others for v in b.iter_vars):  # another reduction
         return None
-    before = [b.name_hint for _, b in blocks[: heavy[0]]]
-    after = [b for _, b in blocks[heavy[0] + 1 :]]
+    before = [b.name_hint for b in blocks[: heavy[0]]]
+    after = blocks[heavy[0] + 1 :]
     extents = [int(v.dom.extent) for v in block.iter_vars if v.iter_type == 0]
     pixels, (n_blocks, lanes) = tuple(extents[:-2]), extents[-2:]
     out = [int(v.dom.extent) for v in after[-1].iter_vars] if after else []
