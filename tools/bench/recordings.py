@@ -31,8 +31,8 @@ OPERATORS = {
     "encoder-down": "op:matmul:128,768,3072",
     "encoder-scores": "op:batch_matmul:12,128,128,64",
 }
-SPACES = {"template": ("--candidates", "all", "--most", "2000"), "sketch": ("--candidates", "500")}
-MOST = {"template": 2000, "sketch": 500}
+SPACES = {"template": ("--candidates", "all", "--most", "1000"), "sketch": ("--candidates", "500")}
+MOST = {"template": 1000, "sketch": 500}
 LONG = 50
 SECONDS = 0.25
 
