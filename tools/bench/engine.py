@@ -2,8 +2,9 @@
 
     hatch run python tools/bench/engine.py [--op op:conv2d:1,64,56,64,3,1,1] [--batches 2]
 
-Prints seconds, candidates timed, ratios, and how far the two agree on which candidates are fast. All use the threads of
-all physical cores. "as shipped" may time out on every build: what it finishes in its own time-outs counts.
+Prints seconds, candidates timed, ratios, and how far the two, and stock with itself, agree on which candidates are
+fast. All use the threads of all physical cores. "as shipped" may time out on every build: what it finishes in its own
+time-outs counts.
 """
 
 from __future__ import annotations
@@ -51,8 +52,6 @@ def main() -> None:
 
 
 def report(n, ours, s_ours, shipped, s_shipped, fair, s_fair) -> None:
-    from scipy.stats import spearmanr
-
     print(f"{'engine':34} {'seconds':>8} {'timed':>6} {'per second':>11}")
     for name, s, times in (
         ("tt", s_ours, ours),
@@ -65,11 +64,21 @@ def report(n, ours, s_ours, shipped, s_shipped, fair, s_fair) -> None:
     for name, s, times in (("as shipped", s_shipped, shipped), ("slow import taken out", s_fair, fair)):
         other = np.isfinite(times).sum() / s
         print(f"ratio to stock {name}: {rate / other:.2f}" if other else f"ratio to stock {name}: it finished none")
-    both = np.isfinite(ours) & np.isfinite(fair)
+    _agreement("tt and stock", n, ours, fair)
+    _agreement("stock and itself", n, shipped, fair)  # what noise allows
+
+
+def _agreement(who: str, n: int, one: np.ndarray, other: np.ndarray) -> None:
+    from scipy.stats import spearmanr
+
+    both = np.isfinite(one) & np.isfinite(other)
+    if not both.any():
+        return
     top = max(1, round(n / 10))
-    best_ours, best_fair = (set(np.argsort(np.where(both, t, np.inf))[:top]) for t in (ours, fair))
-    print(f"Spearman over {both.sum()} candidates: {spearmanr(ours[both], fair[both]).statistic:.3f}")
-    print(f"overlap of the top tenth ({top}): {len(best_ours & best_fair) / top:.2f}")
+    best, best_other = (set(np.argsort(np.where(both, t, np.inf))[:top]) for t in (one, other))
+    rank = spearmanr(one[both], other[both]).statistic
+    overlap = len(best & best_other) / top
+    print(f"{who}: Spearman {rank:.3f} over {both.sum()} candidates, overlap of the top tenth ({top}) {overlap:.2f}")
 
 
 def _ours(task, rows, n):
