@@ -1,9 +1,10 @@
-"""Heavy operators: tt's templates beside oneDNN with prepacked weights, timed in turns in one process.
+"""Heavy operators: tt's templates beside oneDNN with prepacked weights, timed in turns.
 
     hatch run python tools/bench/kernels.py [--models resnet18,mobilenet_v2,bert-tiny] [--ops OP ...]
 
 For each operator tt measures `--trials` candidates from a cold start; its best and oneDNN (through torch, which must be
-installed; blocked or channels-last input, whichever it is faster with) are then timed in turns, two threads each. Both
+installed; blocked or channels-last input, whichever it is faster with) are then timed in turns, two threads each, each
+in its own process: with TVM's threads beside them, OpenMP's may end up on one core and be twenty times slower. Both
 have their weights packed beforehand and their input in the layout they like; "edges" adds the change from and to NCHW
 for both. The multiply-add peak is measured in the same run; "to 90%" is when the search's own measurements passed nine
 tenths of it.
@@ -13,14 +14,17 @@ from __future__ import annotations
 
 import argparse
 import math
+import multiprocessing
 import os
 import time
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 
 ROUNDS, BLOCK_S = 9, 0.03
+SETTLE_S = 0.05  # until the threads of the one before no longer spin
 
 
 def main() -> None:
@@ -36,24 +40,20 @@ def main() -> None:
     from tt_core.target import cores, prepare_threads
 
     prepare_threads()
-    os.environ["OMP_NUM_THREADS"] = str(cores())
-    import torch
     from tt_core.tuning import prepare
 
-    torch.set_num_threads(cores())
+    peer = Peer(cores())
     peak = _peak()
     print(f"multiply-add peak of {cores()} cores: {peak:.0f} GFLOP/s")
     columns = ("search", "to 90%", "tt", "% peak", "oneDNN", "ratio", "edges tt", "edges oneDNN")
     heading = f"{'operator':40}" + "".join(f"{c:>{max(8, len(c) + 1)}}" for c in columns)
     ratios = []
-    torch.set_grad_enabled(False)
     for model in [*options.ops, *filter(None, options.models.split(","))]:
         ready = prepare(model, space=options.space)
         whole = sum(t.weight * t.flops for t in ready.tasks)
         print(f"\n{model}\n{heading}")
         for task in ready.tasks:
-            peer = _onednn(task) if task.weight * task.flops >= options.share * whole else None
-            if peer is None:
+            if task.weight * task.flops < options.share * whole or not peer.open(task.op, task.name, task.shapes):
                 continue
             took, reached, program = _search(task, options.trials, options.space, 0.9e9 * peak)
             ours, theirs, with_edges = _race(task, program, peer)
@@ -65,6 +65,7 @@ def main() -> None:
             shown = zip(figures, (8, 8, 8, 8, 9, 13), (0, 0, 0, 2, 0, 0), strict=True)
             cells = "".join(f"{x:{width}.{digits}f}" for x, width, digits in shown)
             print(f"{label:40}{took:6.0f} s{reached:6.0f} s{cells}", flush=True)
+    peer.close()
     mean = math.exp(np.mean(np.log(ratios)))
     print(f"\ngeometric mean of {len(ratios)} ratios: {mean:.3f}, least {min(ratios):.2f}")
 
@@ -101,17 +102,73 @@ def _search(task: Any, trials: int, space: str, goal: float) -> tuple[float, flo
     return took, reached, backend.build(task, pipeline.top(1)[0][0])
 
 
-def _onednn(task: Any) -> tuple[Callable[[], object], Callable[[], object]] | None:
+class Peer:
+    """oneDNN in a process of its own."""
+
+    def __init__(self, threads: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, other = context.Pipe()
+        self.process = context.Process(target=_serve, args=(other, threads), daemon=True)
+        self.process.start()
+
+    def open(self, op: str, name: str, shapes: str) -> bool:
+        """Take up an operator; False where oneDNN has none such."""
+        return self._ask((op, name, shapes))
+
+    def seconds(self, edges: bool) -> float:
+        """Mean seconds per call over one block, without or with edge layout changes."""
+        return self._ask(edges)
+
+    def close(self) -> None:
+        self.pipe.send(None)
+        self.process.join()
+
+    def _ask(self, what: Any) -> Any:
+        self.pipe.send(what)
+        return self.pipe.recv()
+
+
+def _serve(pipe: Connection, threads: int) -> None:
+    os.environ |= {"OMP_NUM_THREADS": str(threads), "OMP_PROC_BIND": "true", "OMP_PLACES": "cores"}
+    import torch
+
+    torch.set_num_threads(threads)
+    torch.set_grad_enabled(False)
+    calls: Any = None
+    while True:
+        match pipe.recv():
+            case None:
+                return
+            case bool(edges):
+                pipe.send(_block(calls[edges]))
+            case op, name, shapes:
+                calls = _onednn(op, name, shapes)
+                pipe.send(calls is not None)
+
+
+def _block(call: Callable[[], object]) -> float:
+    """Mean seconds per call over about `BLOCK_S`, after the threads of whoever ran before have come to rest."""
+    time.sleep(SETTLE_S)
+    for _ in range(3):
+        call()
+    start, n = time.perf_counter(), 0
+    while time.perf_counter() - start < BLOCK_S:
+        call()
+        n += 1
+    return (time.perf_counter() - start) / n
+
+
+def _onednn(op: str, name: str, shapes_text: str) -> tuple[Callable[[], object], Callable[[], object]] | None:
     """The operator in oneDNN, without and with edge layout changes; None where it has no such operator."""
     import torch
 
-    shapes = [[int(d) for d in s.strip().split("x")] for s in task.shapes.split("->")[0].split(",")]
-    out = [int(d) for d in task.shapes.split("->")[1].strip().split("x")]
+    shapes = [[int(d) for d in s.strip().split("x")] for s in shapes_text.split("->")[0].split(",")]
+    out = [int(d) for d in shapes_text.split("->")[1].strip().split("x")]
     x, w = shapes[0], shapes[1] if len(shapes) > 1 else []
-    relu = "relu" if "relu" in task.name or "maximum" in task.name else "none"
-    if task.op in ("conv2d", "dwconv2d") and len(x) == 4:
-        return _convolution(torch, task, x, w, out, relu)
-    if task.op == "matmul" and len(w) == 3:
+    relu = "relu" if "relu" in name or "maximum" in name else "none"
+    if op in ("conv2d", "dwconv2d") and len(x) == 4:
+        return _convolution(torch, op, x, w, out, relu)
+    if op == "matmul" and len(w) == 3:
         rows, depth, width = math.prod(x[:-1]), x[-1], out[-1]
         layer = torch.nn.Linear(depth, width).eval()
         packed = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), rows)
@@ -121,16 +178,16 @@ def _onednn(task: Any) -> tuple[Callable[[], object], Callable[[], object]] | No
             return torch.ops.mkldnn._linear_pointwise(data, packed, layer.bias, relu, [], "")
 
         return linear, linear
-    if task.op in ("matmul", "batch_matmul") and len(x) == len(w):
+    if op in ("matmul", "batch_matmul") and len(x) == len(w):
         a, b = torch.randn(*x), torch.randn(*w)
         return (lambda: torch.matmul(a, b)), (lambda: torch.matmul(a, b))
     return None
 
 
-def _convolution(torch: Any, task: Any, x: list[int], w: list[int], out: list[int], relu: str) -> Any:
+def _convolution(torch: Any, op: str, x: list[int], w: list[int], out: list[int], relu: str) -> Any:
     n, height, width, channels = x if x[3] == w[3] or w[0] * w[-1] == x[3] else (x[0], x[2], x[3], x[1])
     kernel = tuple(w[1:3])
-    depthwise = task.op == "dwconv2d"
+    depthwise = op == "dwconv2d"
     filters, groups = out[-1], channels if depthwise else 1
     stride = max(1, round(height / out[1]))
     pad = [
@@ -168,32 +225,50 @@ def _best(call: Callable[[], object]) -> float:
     return min(found)
 
 
-def _race(task: Any, program: Any, peer: Any) -> tuple[float, float, tuple[float, float]]:
-    """Seconds of tt, of oneDNN, and of both with edge layout changes: medians over interleaved blocks."""
-    import torch
+def _transposed(shape: list[int], to_last: bool) -> Callable[[], object]:
+    """From NCHW to the NHWC `shape`, or back, by TVM on all cores."""
+    import tvm
+    from tt_core.target import resolve
+    from tvm import te
+    from tvm.s_tir import Schedule
 
+    n, h, w, c = shape
+    if to_last:
+        x = te.placeholder((n, c, h, w), name="x")
+        out = te.compute((n, h, w, c), lambda b, i, j, k: x[b, k, i, j], name="out")
+    else:
+        x = te.placeholder((n, h, w, c), name="x")
+        out = te.compute((n, c, h, w), lambda b, k, i, j: x[b, i, j, k], name="out")
+    s = Schedule(te.create_prim_func([x, out]).with_attr("tirx.noalias", True))
+    s.parallel(s.fuse(*s.get_loops(s.get_sblock("out"))[:2]))
+    main = tvm.tirx.build(s.mod, target=resolve("native"))["main"]
+    args = [tvm.runtime.tensor(np.ones([int(d) for d in t.shape], "float32")) for t in (x, out)]
+    return lambda: main(*args)
+
+
+def _race(task: Any, program: Any, peer: Peer) -> tuple[float, float, tuple[float, float]]:
+    """Seconds of tt, of oneDNN, and of both with edge layout changes: medians over interleaved blocks."""
     shapes = [[int(d) for d in s.strip().split("x")] for s in task.shapes.replace("->", ",").split(",")]
-    images = [s for s in (shapes[0], shapes[-1]) if len(s) == 4 and task.op in ("conv2d", "dwconv2d")]
-    edges = [(torch.randn(s[0], s[3], s[1], s[2]), torch.empty(*s)) for s in images]
+    calls: list[Callable[[], object]] = [lambda: program.run(1)]
+    if len(shapes[0]) == 4 and task.op in ("conv2d", "dwconv2d"):
+        calls = [_transposed(shapes[0], to_last=True), *calls, _transposed(shapes[-1], to_last=False)]
 
     def ours_with_edges() -> None:
-        for nchw, nhwc in edges:
-            nhwc.copy_(nchw.permute(0, 2, 3, 1))
-        program.run(1)
+        for call in calls:
+            call()
 
-    runs = {"tt": lambda: program.run(1), "onednn": peer[0], "tt edges": ours_with_edges, "onednn edges": peer[1]}
+    runs: dict[str, Callable[[], float]] = {
+        "tt": lambda: _block(lambda: program.run(1)),
+        "oneDNN": lambda: peer.seconds(edges=False),
+        "tt edges": lambda: _block(ours_with_edges),
+        "oneDNN edges": lambda: peer.seconds(edges=True),
+    }
     found: dict[str, list[float]] = {who: [] for who in runs}
     for _ in range(ROUNDS):
-        for who, call in runs.items():
-            for _ in range(3):
-                call()
-            start, n = time.perf_counter(), 0
-            while time.perf_counter() - start < BLOCK_S:
-                call()
-                n += 1
-            found[who].append((time.perf_counter() - start) / n)
+        for who, run in runs.items():
+            found[who].append(run())
     at = {who: float(np.median(times)) for who, times in found.items()}
-    return at["tt"], at["onednn"], (at["tt edges"], at["onednn edges"])
+    return at["tt"], at["oneDNN"], (at["tt edges"], at["oneDNN edges"])
 
 
 def _peak() -> float:
@@ -229,7 +304,7 @@ def _peak() -> float:
     main = tvm.tirx.build(s.mod, target=target)["main"]
     args = [tvm.runtime.tensor(np.full([int(d) for d in p.shape], 1e-3, "float32")) for p in s.mod["main"].params]
     best = math.inf
-    for _ in range(20):
+    for _ in range(500):  # the first may find both threads on one core
         start = time.perf_counter()
         main(*args)
         best = min(best, time.perf_counter() - start)
