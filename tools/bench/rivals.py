@@ -3,13 +3,15 @@
     hatch run python tools/bench/rivals.py resnet18 mobilenet_v2 squeezenet1_1 detector [--minutes 10]
 
 tt tunes each model from a cold start for `--minutes`, unless `--library MODEL=FILE` gives a file it wrote before.
-Prints the median and the minimum of each, and tt over the better rival. "detector" is the text detector inside the
-package rapidocr-onnxruntime, at 1x3x320x320.
+Prints the median and the minimum of each, and tt over the better rival; then where tt's time goes: what each operator
+takes alone, all its uses together, its GFLOP/s and its space. "detector" is the text detector inside the package
+rapidocr-onnxruntime, at 1x3x320x320.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 import tempfile
@@ -47,7 +49,8 @@ def main() -> None:
         times = _race(content, library, options.rounds)
         cells = [f"{np.median(times[who]) * 1e3:8.3f} ({min(times[who]) * 1e3:.3f})" for who in times]
         ours, *rivals = (float(np.median(t)) for t in times.values())
-        print(f"{name:16} {cells[0]:>16} {cells[1]:>16} {cells[2]:>16} {ours / min(rivals):12.3f}", flush=True)
+        print(f"{name:16} {cells[0]:>16} {cells[1]:>16} {cells[2]:>16} {ours / min(rivals):12.3f}")
+        _parts(path, library, ours)
 
 
 def _onnx(name: str) -> bytes:
@@ -68,6 +71,28 @@ def _tune(model: Path, out: Path, history: Path, minutes: float) -> None:
     done = subprocess.run([*command, "--out", str(out), "--history", str(history)], capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"tt failed on {model}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+
+
+def _parts(model: Path, library: Path, whole_s: float, shown: int = 12) -> None:
+    """Where the time goes, by the latencies with which the library was written."""
+    from tt_core.tuning import prepare
+
+    tasks = {t.name: t for t in prepare(str(model)).tasks}
+    parts = json.loads(Path(f"{library}.json").read_text())["tasks"]
+    parts.sort(key=lambda p: -p["weight"] * p["latency_s"])
+    total = sum(p["weight"] * p["latency_s"] for p in parts)
+    for p in parts[:shown]:
+        seconds, task = p["weight"] * p["latency_s"], tasks[p["name"]]
+        rate, space = task.flops / p["latency_s"] / 1e9, p["knobs"].get("space", "")
+        print(
+            f"  {p['name'][:34]:34} {task.shapes.split(',')[0]:>16} x{p['weight']:<3.0f}{seconds * 1e3:7.3f} ms", end=""
+        )
+        print(f" {seconds / total:6.1%} {rate:5.0f} GFLOP/s  {space}")
+    rest = sum(p["weight"] * p["latency_s"] for p in parts[shown:])
+    print(
+        f"  {len(parts[shown:])} other operators {rest * 1e3:.3f} ms; all of them alone {total * 1e3:.3f} ms,", end=""
+    )
+    print(f" the whole model {whole_s * 1e3:.3f} ms", flush=True)
 
 
 def _race(content: bytes, library: Path, rounds: int, seconds: float = 0.3) -> dict[str, list[float]]:
