@@ -11,6 +11,7 @@ rapidocr-onnxruntime, at 1x3x320x320.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import subprocess
 import sys
@@ -59,10 +60,12 @@ def _onnx(name: str) -> bytes:
 
         return build(name).SerializeToString()
     import onnx
-    import rapidocr_onnxruntime
     from onnxslim import slim
 
-    path = Path(rapidocr_onnxruntime.__file__).parent / "models" / DETECTOR
+    package = importlib.util.find_spec("rapidocr_onnxruntime")  # importing it wants OpenCV
+    if package is None or package.origin is None:
+        sys.exit("the detector is inside the package rapidocr-onnxruntime: install it")
+    path = Path(package.origin).parent / "models" / DETECTOR
     return slim(onnx.load(str(path)), model_check=False, input_shapes=["x:1,3,320,320"]).SerializeToString()
 
 

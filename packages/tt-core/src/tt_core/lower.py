@@ -15,6 +15,7 @@ import tvm_ffi
 from tt_spec import Plugins, Task
 from tvm import relax
 
+from tt_core import elementary
 from tt_core.errors import ModelError, TargetError, summary
 from tt_core.fold import fold_constants
 
@@ -58,7 +59,8 @@ def lower(mod: tvm.IRModule, target: Any, plugins: Plugins | None = None, space:
     `legalizers(target)` are functions for `relax.transform.LegalizeOps`, by operator.
     """
     builder = (plugins or Plugins()).build("space", space)
-    legalizers = builder.legalizers(target) if hasattr(builder, "legalizers") else {}
+    legalizers = elementary.legalizers(target)
+    legalizers |= builder.legalizers(target) if hasattr(builder, "legalizers") else {}
     with target, tvm.transform.PassContext(opt_level=3):
         try:
             mod = tvm.transform.Sequential(_passes(target, legalizers))(mod)
