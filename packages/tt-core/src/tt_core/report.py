@@ -93,10 +93,12 @@ def show_result(result: Any, history: Path | str) -> None:
         )
     print(f"stopped: {result.reason}; {result.trials} trials in {result.seconds:.0f} s, kept in {history}")
     if result.before_s is not None:
+        if result.untuned:
+            print(f"faster untuned, so they ship untuned: {', '.join(result.untuned)}")
         print(f"verified against {' and '.join(result.verified)}")
         print(
             f"{result.model}: {latency(result.before_s)} untuned, {latency(result.after_s)} tuned"
-            f" ({result.before_s / result.after_s:.1f} times faster), written to {result.out}"
+            f" ({_times(result.before_s / result.after_s)}), written to {result.out}"
         )
     elif math.isfinite(result.estimate_s):
         what = "the chosen tasks take" if result.left_out else "estimated"
@@ -120,6 +122,10 @@ def _table(*headings: str) -> Table:
 
 def _piece(piece: dict[str, Any]) -> str:
     return f"{piece['piece']} " + " ".join(f"{k}={v}" for k, v in piece.items() if k != "piece")
+
+
+def _times(faster: float) -> str:
+    return f"{faster:.1f} times faster" if faster >= 1.05 else "no faster"
 
 
 def _size(n: int) -> str:

@@ -14,7 +14,8 @@ __all__ = ["LeftOut", "Result", "TaskResult"]
 
 @dataclass(frozen=True)
 class TaskResult:
-    """One operator's outcome; `best_s` is the best program's latency, re-timed if a file was written."""
+    """One operator's outcome; `best_s` is the best program's latency, re-timed if a file was written, and `config` its
+    knobs, empty for the untuned program."""
 
     name: str
     op: str
@@ -53,6 +54,7 @@ class Result:
         before_s: Median latency of the untuned model, seconds; None if no file was asked for.
         after_s: The same of the tuned file.
         verified: What the file's outputs were compared with.
+        untuned: Names of tuned tasks that ship untuned because that is faster; all of them, if the whole model is.
         causes: Why candidates failed, earlier runs' included; collected only if no tuned task has a valid program.
     """
 
@@ -69,6 +71,7 @@ class Result:
     before_s: float | None = None
     after_s: float | None = None
     verified: dict[str, str] = field(default_factory=dict)
+    untuned: tuple[str, ...] = ()
     failure: Exception | None = None
     causes: Causes = field(default_factory=Causes)
 
