@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 
 import pytest
 
@@ -56,6 +57,11 @@ def test_what_is_left_out_ships_with_its_best_or_untuned(tt, tmp_path):
     assert f"left out: {copies} tasks; 0 keep their best program from tt.db, {copies} stay untuned" in done
     sidecar = json.loads((tmp_path / "heavy.so.json").read_text())
     assert [t["knobs"] is not None for t in sidecar["tasks"]] == ["faster untuned" not in done, *[False] * copies]
+
+    shutil.copy(tmp_path / "tt.db", tmp_path / "copy.db")
+    none = ["--skip", "conv2d*", "--trials", "2", "--set", "measurer.build_timeout_s=0.001", "--history", "copy.db"]
+    assert "no valid program was found" in tt("tune", OP, *none, "--out", "none.so", code=7).stderr
+    assert not (tmp_path / "none.so").exists(), "a good program of what was left out is no success"
 
     result = tt_core.tune(OP, skip="conv2d*", trials=4, history=tmp_path / "tt.db", out=tmp_path / "copies.so")
     assert [t.op for t in result.tasks] == ["transpose"] * copies

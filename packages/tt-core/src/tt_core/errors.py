@@ -28,7 +28,7 @@ EXIT_CODES = {
     4: "a target that is unknown, or that this machine cannot run",
     5: "a tuned program computes something else, no file was written",
     6: "a history or output that cannot be read or written",
-    7: "the run broke off or found no valid program, what it measured is kept",
+    7: "the run broke off (the best so far was written) or no chosen task has a valid program (no file was)",
     8: "this installation cannot tune, tt doctor says why",
     70: "a defect of tt, run it again with --debug and report it",
     130: "Ctrl-C, the best so far was written",

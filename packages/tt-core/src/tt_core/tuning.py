@@ -206,12 +206,13 @@ def tune(
             halt=halt,
             stamp={"device": about["device"], "versions": about["versions"]},
         )
-        if outcome.failure is not None and path is not None:
-            note(f"the run broke off ({summary(outcome.failure)}); writing the best that was measured before")
         shipped = None
         winners = shipping.leaders([*pipelines, *others])
+        found = any(math.isfinite(p.best_s) for p in pipelines)
         try:
-            if path is not None and any(math.isfinite(s) for s in winners.seconds.values()):
+            if path is not None and found:
+                if outcome.failure is not None:
+                    note(f"the run broke off ({summary(outcome.failure)}); writing the best that was measured before")
                 note("re-timing and verifying the finalists")
                 winners = shipping.race(pipelines, measurer)
                 for p in others:
@@ -225,7 +226,7 @@ def tune(
         finally:
             _end(store, run_id, outcome.reason)
         causes = Causes()
-        if not any(math.isfinite(winners.seconds[t.key]) for t in ready.tasks):
+        if not found:
             with suppress(StoreError):  # the run's own end counts for more
                 here = about["device"]
                 causes = Causes.of(m for t in ready.tasks for m in store.query(task_key=t.key, device=here))
