@@ -42,7 +42,11 @@ def test_a_dry_run_says_what_a_run_would_do_and_writes_nothing(tt, tmp_path, fol
     assert known["seconds"] == pytest.approx(known["start_s"] + trials_s)
     assert trials_s <= 60 + max(t["trial_s"] for t in known["tasks"])
     text = tt("tune", OP, "--minutes", "1", "--tasks", "conv2d", "--dry-run").stdout
-    assert "scheduler: gradient trials=16" in text and "1 minutes" in text and "as the history measured them" in text
+    assert (
+        "scheduler: gradient trials=16" in text
+        and "1 minutes" in text
+        and "search included, as earlier runs took them" in text
+    )
     assert f"left out: {len(copies)} tasks (transpose" in text and folder() == before
     assert tt_core.plan(OP, trials=8, history=None).planned == 8
 
