@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 
 import pytest
 
@@ -41,7 +42,11 @@ def test_a_dry_run_says_what_a_run_would_do_and_writes_nothing(tt, tmp_path, fol
     assert known["seconds"] == pytest.approx(known["start_s"] + trials_s)
     assert trials_s <= 60 + max(t["trial_s"] for t in known["tasks"])
     text = tt("tune", OP, "--minutes", "1", "--tasks", "conv2d", "--dry-run").stdout
-    assert "scheduler: gradient trials=16" in text and "1 minutes" in text and "as the history measured them" in text
+    assert (
+        "scheduler: gradient trials=16" in text
+        and "1 minutes" in text
+        and "search included, as earlier runs took them" in text
+    )
     assert f"left out: {len(copies)} tasks (transpose" in text and folder() == before
     assert tt_core.plan(OP, trials=8, history=None).planned == 8
 
@@ -55,12 +60,18 @@ def test_what_is_left_out_ships_with_its_best_or_untuned(tt, tmp_path):
     done = tt("tune", OP, "--only-heavy", "--trials", "4", "--recipe", "random", "--out", "heavy.so").stdout
     assert f"left out: {copies} tasks; 0 keep their best program from tt.db, {copies} stay untuned" in done
     sidecar = json.loads((tmp_path / "heavy.so.json").read_text())
-    assert [t["knobs"] is not None for t in sidecar["tasks"]] == [True, *[False] * copies]
+    assert [t["knobs"] is not None for t in sidecar["tasks"]] == ["faster untuned" not in done, *[False] * copies]
+
+    shutil.copy(tmp_path / "tt.db", tmp_path / "copy.db")
+    none = ["--skip", "conv2d*", "--trials", "2", "--set", "measurer.build_timeout_s=0.001", "--history", "copy.db"]
+    assert "no valid program was found" in tt("tune", OP, *none, "--out", "none.so", code=7).stderr
+    assert not (tmp_path / "none.so").exists(), "a good program of what was left out is no success"
 
     result = tt_core.tune(OP, skip="conv2d*", trials=4, history=tmp_path / "tt.db", out=tmp_path / "copies.so")
     assert [t.op for t in result.tasks] == ["transpose"] * copies
     (conv,) = result.left_out
     assert math.isfinite(conv.best_s) and result.verified
     sidecar = json.loads((tmp_path / "copies.so.json").read_text())
-    assert all(t["knobs"] is not None and t["latency_s"] > 0 for t in sidecar["tasks"])
+    tuned = [t["name"] for t in sidecar["tasks"] if t["knobs"] is not None and t["latency_s"] > 0]
+    assert sorted([*tuned, *result.untuned]) == sorted(t["name"] for t in sidecar["tasks"])
     assert json.loads(json.dumps(result.as_dict(), allow_nan=False))["left_out"][0]["best_s"] == conv.best_s

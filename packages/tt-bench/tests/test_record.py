@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from tt_bench import files
 from tt_bench import record as recording
 from tt_bench.errors import BenchError
+from tt_bench.recording import Pace
 from tt_bench.series import Series
-from tt_bench_toy import SyntheticHost
+from tt_bench_toy import SyntheticHost, measured, task
 from tt_history import SqliteStore
 from tt_spec import Bar, StoreError
 
@@ -115,8 +118,6 @@ def test_another_recording_or_a_changed_space_is_refused(tmp_path):
 
 
 def _renamed(host):
-    import dataclasses
-
     ready = host.prepare("op:toy")
     ready.tasks = [dataclasses.replace(t, key="key-layer-6") for t in ready.tasks]
     return ready
@@ -134,3 +135,20 @@ def test_a_series_is_contiguous_single_runs_within_the_cap():
     assert asked == [1] * 6 and timing.seconds == (0.002, 0.003, 0.004, 0.005, 0.006) and timing.runs == 6
     slow = Series(20).evaluate(lambda n: 3.0, Bar(cap_s=10.0), np.random.default_rng(0))
     assert slow.seconds == (3.0, 3.0) and "2 of 20" in slow.why
+
+
+def test_the_pace_is_what_the_clock_shows_and_a_pause_does_not_count():
+    rows, at = [], 100.0
+    for i in range(200):
+        at += 0.04 / 2 + 0.01 + 0.025 + (30.0 if i == 90 else 0.0)
+        rows.append(measured(task(), np.array([i % 6, 0, 0, 0]), 0.0))
+        cost = {"apply": 0.01, "build": 0.03, "run": 0.01}
+        rows[-1] = dataclasses.replace(rows[-1], cost=cost, origin="record", at=at)
+    series = [dataclasses.replace(m, origin="series", at=m.at + 1e4) for m in rows[:20]]
+    seen = Pace(workers=2, realise_s=0.005, features_s=0.7).observed([*series, *rows[::-1]])
+    assert (seen.realise_s, seen.features_s, seen.workers) == (0.005, 0.7, 2)
+    assert seen.engine_s == pytest.approx(0.02, abs=1e-5)
+    assert Pace(workers=2, realise_s=0.5).observed(rows).realise_s == pytest.approx(0.025, abs=1e-5)
+    assert Pace(engine_s=0.3).observed(rows[:1]) == Pace(engine_s=0.3)
+    few = Pace(workers=2).observed(rows[:4])
+    assert few.engine_s == pytest.approx(0.025, abs=1e-5)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import tt_core.hooks
 import tvm
 from tt_core import backend as module
 from tt_core import lower, models, target
 from tt_core.backend import TvmBackend, TvmCandidate, compare, random_array
-from tt_spec import Entry, Knob, Plugins, Space, hookimpl
+from tt_core_fakes import FakePrograms, with_space
+from tt_spec import Knob, Space
 from tvm import te
 
 SPACE = Space((Knob("program", "choice", ("right", "wrong", "lazy", "none", "slow")),), name="fake")
@@ -35,9 +35,12 @@ def program(change: str) -> tvm.IRModule:
     return tvm.IRModule({"main": te.create_prim_func([a, b, out]).with_attr("global_symbol", "main")})
 
 
-class FakePrograms:
+class Programs(FakePrograms):
+    space = SPACE
+
     def __init__(self, mod: tvm.IRModule) -> None:
-        self.mod, self.space, self.applied = mod, SPACE, 0
+        super().__init__(mod)
+        self.applied = 0
 
     def apply(self, row: np.ndarray) -> tvm.s_tir.Schedule:
         self.applied += 1
@@ -53,18 +56,7 @@ class FakePrograms:
         return [np.full((2, 164), float(i)) for i in range(len(schedules))]
 
 
-class FakeSpace:
-    def open(self, mod: tvm.IRModule, target: object) -> FakePrograms:
-        return FakePrograms(mod)
-
-
-class FakeHooks:
-    @hookimpl
-    def tt_spaces(self) -> list[Entry]:
-        return [Entry("fake", FakeSpace)]
-
-
-PLUGINS = Plugins(installed=False, extra=[("tt-core", tt_core.hooks), ("fake", FakeHooks())])
+PLUGINS = with_space(Programs)
 
 
 @pytest.fixture(scope="module")

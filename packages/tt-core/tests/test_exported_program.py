@@ -6,16 +6,13 @@ import sys
 
 import numpy as np
 import pytest
-import tt_core.hooks
 import tvm
 from tt_core.errors import ModelError
 from tt_core.models import FLOAT16_NOTE, Input, Model, load
-from tt_spec import Plugins
+from tt_core_fakes import CORE
 from tvm import relax
 
 torch = pytest.importorskip("torch")
-
-PLUGINS = Plugins(installed=False, extra=[("tt-core", tt_core.hooks)])
 
 
 class Net(torch.nn.Module):
@@ -65,7 +62,7 @@ def computed(model: Model, given: dict[str, np.ndarray]) -> list[np.ndarray]:
 
 def message(source: object, **shapes: tuple[int, ...]) -> str:
     with pytest.raises(ModelError) as e:
-        load(source, shapes, PLUGINS)
+        load(source, shapes, CORE)
     assert "\n" not in str(e.value)
     return str(e.value)
 
@@ -78,7 +75,7 @@ def saved(tmp_path_factory):
 
 
 def test_a_file_computes_what_pytorch_computes(saved):
-    model = load(saved, plugins=PLUGINS)
+    model = load(saved, plugins=CORE)
     assert model.name == "net"
     assert model.inputs == (Input("image", (2, 3, 8, 8), "float32"), Input("ids", (2, 5), "int64", below=100))
     assert len(model.outputs) == 2 and model.peer is not None and model.peer.name == "PyTorch"
@@ -93,7 +90,7 @@ def test_a_file_computes_what_pytorch_computes(saved):
 def test_dynamic_dimensions_are_fixed_by_the_user():
     program = export(dynamic=True)
     assert "--shape image=1,3,8,8" in message(program)
-    model = load(program, {"image": (3, 3, 8, 8), "ids": (3, 5)}, PLUGINS)
+    model = load(program, {"image": (3, 3, 8, 8), "ids": (3, 5)}, CORE)
     assert [i.shape for i in model.inputs] == [(3, 3, 8, 8), (3, 5)]
     given = inputs(model)
     assert model.peer is not None
@@ -107,7 +104,7 @@ def test_dynamic_dimensions_are_fixed_by_the_user():
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_float16_becomes_float32_between_inputs_and_outputs(dynamic):
     shapes = {"image": (2, 3, 8, 8), "ids": (2, 5)} if dynamic else {}
-    model = load(export(half=True, dynamic=dynamic), shapes, PLUGINS)
+    model = load(export(half=True, dynamic=dynamic), shapes, CORE)
     assert model.notes == (FLOAT16_NOTE.format("model"),)
     assert [i.dtype for i in model.inputs] == ["float16", "int64"]
     given = inputs(model)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import tt_core.hooks
 from tt_core.models import FLOAT16_NOTE, load
-from tt_spec import Plugins
+from tt_core_fakes import CORE
 
 onnx = pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 from tt_core.sources import half  # noqa: E402
 
-PLUGINS = Plugins(installed=False, extra=[("tt-core", tt_core.hooks)])
 FLOAT, HALF = TensorProto.FLOAT, TensorProto.FLOAT16
 
 
@@ -83,7 +81,7 @@ def test_models_without_float16_are_left_alone():
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     assert not half.present(model)
-    assert load(model, plugins=PLUGINS).notes == ()
+    assert load(model, plugins=CORE).notes == ()
 
 
 def test_the_user_is_told_once():
@@ -91,7 +89,7 @@ def test_the_user_is_told_once():
     y = helper.make_tensor_value_info("y", HALF, (2, 4))
     nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
     graph = helper.make_graph(nodes, "g", [x], [y], [numpy_helper.from_array(weights(8, 4), "w")])
-    model = load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), plugins=PLUGINS)
+    model = load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), plugins=CORE)
     assert model.notes == (FLOAT16_NOTE.format("g"),)
     assert model.inputs[0].dtype == "float16"
     assert str(model.mod["main"].ret_ty.dtype) == "float16"

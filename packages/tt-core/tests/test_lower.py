@@ -6,46 +6,23 @@ import math
 import subprocess
 import sys
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 import pytest
-import tt_core.hooks
 import tvm
 import tvm_ffi
 from tt_core import deploy, models, target, zoo
 from tt_core.errors import ModelError
 from tt_core.lower import Lowered, lower, outputs, payload, unpack
-from tt_spec import Entry, Knob, Plugins, Space, Task, hookimpl
+from tt_core_fakes import FakePrograms, with_space
+from tt_spec import Task
 from tvm import relax
 
 pytest.importorskip("onnx")
 
 CPU = {"kind": "llvm", "mcpu": "skylake", "num-cores": 2}
-SPACE = Space((Knob("variant", "choice", (0, 1)),), name="fake")
-
-
-class FakePrograms:
-    """A space of one knob whose programs are all the unscheduled one."""
-
-    def __init__(self, mod: tvm.IRModule) -> None:
-        self.mod, self.space = mod, SPACE
-
-    def apply(self, row: np.ndarray) -> tvm.s_tir.Schedule:
-        return tvm.s_tir.Schedule(self.mod)
-
-
-class FakeSpace:
-    def open(self, mod: tvm.IRModule, target: object) -> FakePrograms:
-        return FakePrograms(mod)
-
-
-class FakeHooks:
-    @hookimpl
-    def tt_spaces(self) -> list[Entry]:
-        return [Entry("fake", FakeSpace)]
-
-
-PLUGINS = Plugins(installed=False, extra=[("tt-core", tt_core.hooks), ("fake", FakeHooks())])
+PLUGINS = with_space()
 
 
 def lowered(source: object, on: object = CPU) -> Lowered:
@@ -188,7 +165,7 @@ def test_flops_are_two_per_multiply_add():
 def test_a_task_says_what_it_is():
     task = operator("op:matmul:4,8,16")[0]
     assert (task.name, task.shapes, task.weight) == ("matmul", "4x16, 16x8 -> 4x8", 1.0)
-    assert task.spaces == (SPACE,)
+    assert task.spaces == (FakePrograms.space,)
     assert task.target == str(target.resolve(CPU))
     assert math.isfinite(task.flops)
 
@@ -217,7 +194,7 @@ def test_keys_are_equal_in_another_process(block):
         f"import runpy; t = runpy.run_path({__file__!r});"
         f" [print(task.key) for name in {names!r} for task in t['lowered'](name).tasks]"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parent, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [t.key for n in names for t in operator(n)]
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import tt_core.hooks
 import tvm
 from tt_core.errors import ModelError
 from tt_core.models import Input, load
-from tt_spec import Plugins
+from tt_core_fakes import CORE
 from tvm import relax
 
 onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
-
-PLUGINS = Plugins(installed=False, extra=[("tt-core", tt_core.hooks)])
 
 
 def relu(*shape: int | str | None, shapeless: bool = False) -> onnx.ModelProto:
@@ -26,7 +23,7 @@ def relu(*shape: int | str | None, shapeless: bool = False) -> onnx.ModelProto:
 
 def message(source: object, **shapes: tuple[int, ...]) -> str:
     with pytest.raises(ModelError) as e:
-        load(source, shapes, PLUGINS)
+        load(source, shapes, CORE)
     return str(e.value)
 
 
@@ -44,15 +41,15 @@ def test_a_fixed_model_needs_no_shapes(tmp_path):
     path = tmp_path / "net.onnx"
     onnx.save(relu(2, 3), str(path))
     for source in (path, str(path), relu(2, 3)):
-        model = load(source, plugins=PLUGINS)
+        model = load(source, plugins=CORE)
         assert model.inputs == (Input("data", (2, 3), "float32"),)
         assert model.outputs == ("out",)
         assert model.peer is not None and model.peer.name == "onnxruntime"
-    assert load(path, plugins=PLUGINS).name == "net"
+    assert load(path, plugins=CORE).name == "net"
 
 
 def test_a_zoo_model_has_its_name_and_inputs():
-    model = load("bert-tiny", plugins=PLUGINS)
+    model = load("bert-tiny", plugins=CORE)
     assert model.name == "bert-tiny"
     assert [(i.name, i.shape, i.dtype) for i in model.inputs] == [
         ("input_ids", (1, 128), "int64"),
@@ -73,12 +70,12 @@ def test_a_dynamic_dimension_names_the_input_and_shows_the_option(first):
 def test_the_option_that_the_error_shows_is_accepted():
     shown = message(relu("n", 3, "h", "w")).rsplit("--shape data=", 1)[1]
     shape = tuple(int(d) for d in shown.split(","))
-    assert load(relu("n", 3, "h", "w"), {"data": shape}, PLUGINS).inputs == (Input("data", shape, "float32"),)
+    assert load(relu("n", 3, "h", "w"), {"data": shape}, CORE).inputs == (Input("data", shape, "float32"),)
 
 
 def test_an_input_without_a_shape_is_not_taken_for_a_scalar():
     assert "--shape data=" in message(relu(shapeless=True))
-    assert load(relu(shapeless=True), {"data": (2, 5)}, PLUGINS).inputs[0].shape == (2, 5)
+    assert load(relu(shapeless=True), {"data": (2, 5)}, CORE).inputs[0].shape == (2, 5)
 
 
 def test_a_shape_of_another_rank_shows_both():
@@ -232,7 +229,7 @@ def two_inputs() -> onnx.ModelProto:
 
 
 def test_several_inputs_and_outputs_share_a_batch():
-    model = load(two_inputs(), {"features": (4, 8), "ids": (4,)}, PLUGINS)
+    model = load(two_inputs(), {"features": (4, 8), "ids": (4,)}, CORE)
     assert model.inputs == (Input("features", (4, 8), "float32"), Input("ids", (4,), "int64", below=50))
     assert model.outputs == ("sum", "best")
     assert model.notes == ("input 'flag' of two has no use and is left out",)
@@ -241,7 +238,7 @@ def test_several_inputs_and_outputs_share_a_batch():
 
 
 def test_the_peer_of_an_onnx_model_computes_it():
-    model = load(two_inputs(), {"features": (2, 8), "ids": (2,)}, PLUGINS)
+    model = load(two_inputs(), {"features": (2, 8), "ids": (2,)}, CORE)
     features = np.arange(16, dtype="float32").reshape(2, 8)
     assert model.peer is not None
     for total, best in model.peer.run({"features": features, "ids": np.array([0, 49])}):
@@ -253,14 +250,14 @@ def test_weights_beside_the_file_are_read_and_missed(tmp_path):
     path = tmp_path / "net.onnx"
     onnx.save_model(two_inputs(), str(path), save_as_external_data=True, location="weights.bin", size_threshold=0)
     shapes = {"features": (1, 8), "ids": (1,)}
-    assert load(path, shapes, PLUGINS).inputs[1].below == 50
+    assert load(path, shapes, CORE).inputs[1].below == 50
     (tmp_path / "weights.bin").unlink()
     text = message(path, **shapes)
     assert "weights.bin" in text and "\n" not in text
 
 
 def test_a_zoo_model_takes_its_batch_behind_an_at_sign():
-    model = load("bert-tiny@3", plugins=PLUGINS)
+    model = load("bert-tiny@3", plugins=CORE)
     assert {i.shape for i in model.inputs} == {(3, 128)}
     assert model.name == "bert-tiny@3"
     for batch in ("0", "-1", "x", "", "1.5"):

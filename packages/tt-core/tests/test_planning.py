@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
 
-from tt_core.planning import simulate
-from tt_spec import Pipeline, RunInfo, Slot, TaskState, VirtualClock, run
+import pytest
+from tt_core.planning import PAUSE_S, paces, plan, simulate
+from tt_core.tuning import tune
+from tt_spec import Measurement, Pipeline, RunInfo, Slot, TaskState, VirtualClock, run
 from tt_spec.pieces.light_scheduler import LightScheduler
 from tt_spec.pieces.memory_store import MemoryStore
 from tt_spec.pieces.null_surrogate import NullSurrogate
@@ -88,3 +91,19 @@ def test_the_plan_is_what_the_loop_then_does():
     )
     assert out.failure is None and out.trials == 120
     assert [s.trials for s in out.states] == planned
+
+
+def test_a_plan_is_asked_for_as_a_run_is():
+    planned, tuned = (inspect.signature(f).parameters for f in (plan, tune))
+    assert [tuned[name] for name in planned] == list(planned.values()), "the same options with the same defaults"
+
+
+def test_a_trial_takes_as_long_as_from_one_result_to_the_next():
+    def result(key, at, run="r", error=None):
+        what = {"error": error} if error else {"seconds": (1e-3,)}
+        return Measurement(key, "s", (int(at * 8),), **what, cost={"build": 9.0}, at=at, run_id=run)
+
+    rows = [result("a", 10.0), result("a", 11.0), result("b", 14.0), result("b", 14.5, error="invalid")]
+    rows += [result("b", 16.0), result("a", 16.5 + PAUSE_S), result("a", 18.5 + PAUSE_S)]
+    rows += [result("a", 12.0, "other"), result("a", 15.0, "other", "build"), result("c", 99.0, "first of its run")]
+    assert paces(rows[::-1]) == {"a": pytest.approx((1 + 2 + 3) / 3), "b": pytest.approx((3 + 2) / 2)}

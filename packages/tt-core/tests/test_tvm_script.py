@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import tt_core.hooks
 import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tt_core.errors import ModelError
 from tt_core.models import Input, load
-from tt_spec import Plugins
+from tt_core_fakes import CORE
 from tvm import relax, te
-
-PLUGINS = Plugins(installed=False, extra=[("tt-core", tt_core.hooks)])
 
 
 def matmul() -> tvm.tirx.PrimFunc:
@@ -38,7 +35,7 @@ def read(tmp_path):
     def read(text: str | bytes, **shapes: tuple[int, ...]):
         path = tmp_path / "script.py"
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
-        return load(path, shapes, PLUGINS)
+        return load(path, shapes, CORE)
 
     return read
 
@@ -180,6 +177,6 @@ def test_damaged_scripts_are_one_line(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("damaged") / "script.py"
     path.write_text(text, encoding="utf-8")
     try:
-        load(path, None, PLUGINS)
+        load(path, None, CORE)
     except ModelError as e:
         assert "\n" not in str(e)

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import signal
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -37,7 +33,7 @@ def record(
 
     if candidates != "all" and not (candidates.isdigit() and int(candidates) > 0):
         raise BenchError(f'--candidates is "all" or a positive number, got {candidates!r}')
-    with _interruptible() as halt:
+    with ctx.obj.interruptible() as halt:
         found = run(
             ctx.obj,
             model,
@@ -143,21 +139,3 @@ def _paths(text: str) -> list[Path]:
 
 def _names(text: str) -> list[str]:
     return [n.strip() for n in text.split(",") if n.strip()]
-
-
-@contextmanager
-def _interruptible() -> Iterator[Any]:
-    """The first Ctrl-C finishes the candidate in hand, the second ends at once."""
-    pressed: list[int] = []
-
-    def on_signal(number: int, frame: Any) -> None:
-        if pressed:
-            raise KeyboardInterrupt
-        pressed.append(number)
-        print("\nstopping after the candidate in hand; Ctrl-C again to leave at once", file=sys.stderr, flush=True)
-
-    before = signal.signal(signal.SIGINT, on_signal)
-    try:
-        yield lambda: "interrupted" if pressed else None
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -72,7 +72,8 @@ def read_history(path: Path, store: Any = None) -> Recording:
             paces = [i["pace"] for i in about if i.get("of") == [task.key, task.space.key]]
             statements = StatementTable(path).read(task.key, task.space.key)
             keep = None if info["keep"] is None else tuple(tuple(k) for k in info["keep"])
-            parts.append(Recorded.of(task, keep, measured, statements, Pace(**paces[-1]) if paces else Pace()))
+            pace = (Pace(**paces[-1]) if paces else Pace()).observed(measured)
+            parts.append(Recorded.of(task, keep, measured, statements, pace))
     except StoreError as e:
         raise BenchError(str(e)) from e
     finally:

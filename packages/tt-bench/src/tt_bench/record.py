@@ -243,38 +243,31 @@ class Recorder:
         task = plan.task
         have = {m.config for m in self.store.query(task.key, task.space.key) if m.error or len(m.seconds) >= runs}
         left = [r for r in rows.tolist() if tuple(r) not in have]
-        began, done, spent = time.monotonic(), 0, 0.0
-        workers = self.host.cores()
+        began, done, realise_s = time.monotonic(), 0, []
         for start in range(0, len(left), BATCH):
             codes = np.array(left[start : start + BATCH], dtype=np.int64)
             realised = time.monotonic()
             real = pool.realise(task, codes)
-            realise_s = (time.monotonic() - realised) / len(codes)
+            realise_s.append((time.monotonic() - realised) / len(codes))
             good = np.array([w is None for w in real.why])
             refused = [
                 Measurement(task.key, task.space.key, tuple(r), error="invalid", why=why or "")
                 for r, why in zip(codes[~good].tolist(), [w for w in real.why if w is not None], strict=True)
             ]
             self.store.append([self._stamped(m, task, origin) for m in refused])
-            waited, batch = time.monotonic(), []
             with closing(pool.measure(task, codes[good], Bar(flops=task.flops))) as stream:
                 for m in stream:
                     self.store.append([self._stamped(m, task, origin)])
-                    batch.append(m)
                     if self.halt():
                         return
-            if batch:
-                modelled = sum(m.cost["run"] for m in batch)
-                modelled += sum(m.cost["apply"] + m.cost["build"] for m in batch) / workers
-                spent = max(0.0, time.monotonic() - waited - modelled) / len(batch)
             done += len(codes)
             each = (time.monotonic() - began) / done
             self.say(
                 f"{task.name} [{self.space}], {origin}: {done} of {len(left)} measured,"
                 f" {each:.2f} s each, about {each * (len(left) - done) / 60:.1f} min left"
             )
-            if origin == "record" and start + BATCH >= len(left):
-                self._pace(task, Pace(workers=workers, engine_s=round(spent, 6), realise_s=round(realise_s, 6)))
+        if origin == "record" and realise_s:
+            self._pace(task, workers=self.host.cores(), realise_s=float(np.median(realise_s)))
 
     def _stamped(self, m: Measurement, task: Task, origin: str) -> Measurement:
         return dataclasses.replace(
@@ -291,23 +284,23 @@ class Recorder:
         task = plan.task
         have = self.statements.read(task.key, task.space.key)
         valid = [m for m in self.store.query(task.key, task.space.key) if m.error != "invalid" and m.config not in have]
+        each: list[float] = []
         for start in range(0, len(valid), BATCH):
             if self.halt():
                 return
             part = valid[start : start + BATCH]
             began = time.monotonic()
             found, ok = pool.features(task, np.array([m.config for m in part], dtype=np.int64))
-            each = (time.monotonic() - began) / len(part)
+            each.append((time.monotonic() - began) / len(part))
             values = [found.values[found.offsets[i] : found.offsets[i + 1]] for i in range(len(found))]
             self.statements.append([m for m, k in zip(part, ok, strict=True) if k], values)
-            if start + BATCH >= len(valid):
-                paces = [
-                    r["info"]["pace"] for r in self.store.runs() if r["info"].get("of") == [task.key, task.space.key]
-                ]
-                self._pace(task, Pace(**{**(paces[-1] if paces else {}), "features_s": round(each, 6)}))
+        if each:
+            self._pace(task, features_s=float(np.median(each)))
 
-    def _pace(self, task: Task, pace: Pace) -> None:
-        run = self.store.begin_run(
-            {**self._about(), "of": [task.key, task.space.key], "pace": dataclasses.asdict(pace)}
-        )
+    def _pace(self, task: Task, **seen: float) -> None:
+        """Keep how fast the machine worked, beside what is known of that."""
+        of = [task.key, task.space.key]
+        known = [r["info"]["pace"] for r in self.store.runs() if r["info"].get("of") == of]
+        pace = Pace(**{**(known[-1] if known else {}), **seen})
+        run = self.store.begin_run({**self._about(), "of": of, "pace": dataclasses.asdict(pace)})
         self.store.end_run(run, "how fast the machine worked")

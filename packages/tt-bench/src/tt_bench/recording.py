@@ -24,7 +24,7 @@ class Pace:
     Args:
         workers: Processes that built at once.
         chunk: Built candidates per worker before timing starts.
-        engine_s: Seconds per candidate that neither its build nor its runs explain.
+        engine_s: Seconds per candidate that neither its build nor its runs nor `realise_s` explain; see `observed`.
         realise_s, features_s: Seconds per row to read it back, and to extract its statements.
     """
 
@@ -33,6 +33,24 @@ class Pace:
     engine_s: float = 0.0
     realise_s: float = 0.0
     features_s: float = 0.0
+
+    def observed(self, measured: Iterable[Measurement], batch: int = 32) -> Pace:
+        """With `engine_s` as the clock showed it while rows were recorded in batches.
+
+        It is the median over batches, so that neither a pause nor what another process did for a while counts.
+        """
+        rows = sorted((m for m in measured if m.origin == "record" and m.error != "invalid"), key=lambda m: m.at)
+        parts = [rows[i : i + batch] for i in range(1, len(rows), batch)]
+        left = []
+        for before, part in zip(rows[::batch], [p for p in parts if len(p) == batch] or parts, strict=False):
+            builds = sum(m.cost.get("apply", 0.0) + m.cost.get("build", 0.0) for m in part)
+            modelled = builds / self.workers + sum(m.cost.get("run", 0.0) for m in part)
+            left.append(max(0.0, part[-1].at - before.at - modelled) / len(part))
+        if not left:
+            return self
+        each = float(np.median(left))
+        realise_s = min(self.realise_s, each)
+        return dataclasses.replace(self, engine_s=round(each - realise_s, 6), realise_s=round(realise_s, 6))
 
 
 @dataclass(frozen=True)

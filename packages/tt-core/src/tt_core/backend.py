@@ -19,6 +19,9 @@ __all__ = ["TOLERANCES", "TvmBackend", "compare", "difference", "random_array"]
 TOLERANCES = {"float64": 1e-10, "float32": 1e-4, "float16": 2e-2, "bfloat16": 5e-2}
 """Largest allowed difference between a tuned and the untuned operator, relative to the largest output magnitude."""
 
+HOPELESS = 3.0
+"""How many times slower than the fastest the untuned program or model may be to stay in a race."""
+
 
 class TvmBackend:
     """Builds rows in memory and calls them in this process: no archive, no linker.
@@ -91,29 +94,53 @@ class TvmBackend:
 
         return getattr(sys.modules.get(module), "__file__", None) is not None
 
-    def race(self, task: Task, codes: np.ndarray, rounds: int = 10, min_ms: float = 10.0) -> list[list[float]]:
+    def race(
+        self, task: Task, codes: np.ndarray, rounds: int = 10, min_ms: float = 10.0, untuned: bool = False
+    ) -> list[list[float]]:
         """Time programs interleaved, seconds per execution of each round, one list per row.
 
         The luckiest measurement of many is not the fastest program; in turns, all meet the same noise.
+
+        Args:
+            min_ms: Length of a round's timing of one program, at least.
+            untuned: The program that ships without tuning takes part; its list is the last one. If it is `HOPELESS`
+                times slower than the fastest, it is not timed again: its list has one entry.
         """
         candidates = [self.build(task, row) for row in codes]
-        repeats = [max(1, int(np.ceil(min_ms / 1e3 / max(c.run(1), 1e-9)))) for c in candidates]
-        seconds: list[list[float]] = [[] for _ in candidates]
+        if untuned:
+            work = self._open[task.key]
+            candidates.append(TvmCandidate(work, work.untuned(), 0.0))
+        first = [max(min(c.run(1), c.run(1)), 1e-9) for c in candidates]
+        hopeless = untuned and first[-1] > HOPELESS * min(first)
+        repeats = [max(1, int(np.ceil(min_ms / 1e3 / s))) for s in first[: -1 if hopeless else None]]
+        seconds: list[list[float]] = [[] for _ in repeats]
         for _ in range(rounds):
-            for candidate, n, mine in zip(candidates, repeats, seconds, strict=True):
+            for candidate, n, mine in zip(candidates, repeats, seconds, strict=False):
                 candidate.run(1)
                 mine.append(candidate.run(n))
-        return seconds
+        return [*seconds, first[-1:]] if hopeless else seconds
 
     def check(self, task: Task, row: np.ndarray) -> str | None:
         """What is wrong with a row's outputs, or None."""
         return self.build(task, row).check()
 
-    def time_model(self, path: str, inputs: dict[str, np.ndarray], seconds: float = 3.0) -> list[float]:
-        """Time a deployed library on these inputs: seconds of each execution, after one to warm up."""
+    def race_models(
+        self, paths: list[str], inputs: dict[str, np.ndarray], seconds: float = 6.0, rounds: int = 10
+    ) -> list[list[float]]:
+        """Time deployed libraries in turns on these inputs: the median execution of each round, a list per library.
+
+        One that is `HOPELESS` times slower than the fastest is not timed again: its list has one entry.
+        """
         from tt_core.runtime import Runner
 
-        return Runner(path).time(inputs, seconds)
+        runners, share = [Runner(path) for path in paths], seconds / rounds / len(paths)
+        medians = [[float(np.median(r.time(inputs, share)))] for r in runners]
+        fastest = min(m[0] for m in medians)
+        for _ in range(rounds - 1):
+            for runner, mine in zip(runners, medians, strict=True):
+                if mine[0] <= HOPELESS * fastest:
+                    mine.append(float(np.median(runner.time(inputs, share))))
+        return medians
 
     def run_model(self, path: str, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
         """Outputs of a deployed library."""
@@ -160,6 +187,7 @@ class _Workload:
         self._schedules: OrderedDict[bytes, Any] = OrderedDict()
         self._arguments: list[Any] | None = None
         self._prepared: dict[Any, Any] = {}
+        self._untuned: Any = None
         self._reference: list[np.ndarray] | None = None
         kind = str(target.kind.name)
         self.device = tvm.cpu() if kind in ("llvm", "c") else tvm.device(kind, 0)
@@ -207,13 +235,19 @@ class _Workload:
             ]
         return self._arguments
 
+    def untuned(self) -> Any:
+        """The program that ships where nothing is tuned."""
+        if self._untuned is None:
+            self._untuned = self.compile(self.mod)
+        return self._untuned
+
     def reference(self) -> list[np.ndarray]:
         """The untuned program's outputs on the same inputs."""
         if self._reference is None:
             args = self.arguments()
             first = len(args) - outputs(self.mod["main"])
             room = [tvm.runtime.tensor(np.zeros_like(a.numpy()), self.device) for a in args[first:]]
-            self.compile(self.mod)["main"](*args[:first], *room)
+            self.untuned()["main"](*args[:first], *room)
             self.sync()
             self._reference = [np.asarray(out.numpy()) for out in room]
         return self._reference

@@ -6,12 +6,10 @@ import io
 import json
 import math
 import os
-import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,6 +31,7 @@ from tt_core.errors import (
     summary,
 )
 from tt_core.host import Host
+from tt_core.interrupt import interruptible
 from tt_core.reader import Reader
 from tt_core.target import prepare_threads
 
@@ -135,7 +134,7 @@ def tune(
     limit = 5.0 if minutes is None and trials is None else minutes
 
     shown = Reader(progress.listener(as_json, limit, trials))
-    with _interruptible() as halt:
+    with interruptible() as halt:
         result = run(
             model,
             **wanted,
@@ -375,21 +374,3 @@ def _shapes(texts: list[str]) -> dict[str, tuple[int, ...]]:
         if not equals or not name:
             raise ModelError(f"--shape needs name=1,3,224,224, got {text!r}")
     return shapes
-
-
-@contextmanager
-def _interruptible() -> Iterator[Any]:
-    """The first Ctrl-C asks the run to finish the candidate in hand and write the best so far; the second ends it."""
-    pressed = []
-
-    def on_signal(number: int, frame: Any) -> None:
-        if pressed:
-            raise KeyboardInterrupt
-        pressed.append(number)
-        print("\nstopping after the candidate in hand; Ctrl-C again to leave at once", file=sys.stderr, flush=True)
-
-    before = signal.signal(signal.SIGINT, on_signal)
-    try:
-        yield lambda: "interrupted" if pressed else None
-    finally:
-        signal.signal(signal.SIGINT, before)

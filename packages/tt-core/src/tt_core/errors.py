@@ -28,7 +28,7 @@ EXIT_CODES = {
     4: "a target that is unknown, or that this machine cannot run",
     5: "a tuned program computes something else, no file was written",
     6: "a history or output that cannot be read or written",
-    7: "the run broke off or found no valid program, what it measured is kept",
+    7: "the run broke off (the best so far was written) or no chosen task has a valid program (no file was)",
     8: "this installation cannot tune, tt doctor says why",
     70: "a defect of tt, run it again with --debug and report it",
     130: "Ctrl-C, the best so far was written",
@@ -47,6 +47,9 @@ class UserError(Exception):
 
     exit_code = 2
 
+    def __init_subclass__(cls, exit_code: int | None = None) -> None:
+        cls.exit_code = cls.exit_code if exit_code is None else exit_code
+
     def __init__(self, message: str, details: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.details = tuple(details)
@@ -56,40 +59,28 @@ class OptionError(UserError):
     """An option, recipe or piece that does not exist or does not fit."""
 
 
-class ModelError(UserError):
+class ModelError(UserError, exit_code=3):
     """A model or deployed library that cannot be read or imported."""
 
-    exit_code = 3
 
-
-class TargetError(UserError):
+class TargetError(UserError, exit_code=4):
     """A target that is unknown, or that this machine cannot run."""
 
-    exit_code = 4
 
-
-class VerificationError(UserError):
+class VerificationError(UserError, exit_code=5):
     """A tuned program computes something else; the message names the operator."""
 
-    exit_code = 5
 
-
-class FileError(UserError):
+class FileError(UserError, exit_code=6):
     """A history or an output that cannot be read or written."""
 
-    exit_code = 6
 
-
-class RunError(UserError):
+class RunError(UserError, exit_code=7):
     """The run broke off, or found no valid program."""
 
-    exit_code = 7
 
-
-class InstallationError(UserError):
+class InstallationError(UserError, exit_code=8):
     """What is installed here cannot tune."""
-
-    exit_code = 8
 
 
 def explained(e: Exception) -> tuple[str, Sequence[str], int]:

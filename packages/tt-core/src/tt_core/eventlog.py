@@ -17,7 +17,8 @@ from tt_spec import Batch, Clock, Measurement, RunInfo, TaskState, WallClock
 __all__ = ["FORMAT", "EventLog", "JsonLines", "folder", "strict"]
 
 FORMAT = 1
-"""Version of the lines; a reader refuses newer ones."""
+"""Version of the lines; a reader refuses others. Adding a field is no new version: readers ignore what they do not know
+and take the default of what is missing."""
 
 
 class _Lines(ABC):

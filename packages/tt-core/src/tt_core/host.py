@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,12 @@ class Host:
         from tt_core.target import cores
 
         return cores()
+
+    def interruptible(self) -> AbstractContextManager[Callable[[], str | None]]:
+        """Ctrl-C as in `tt tune`: what the context gives says "interrupted" after the first; the second ends all."""
+        from tt_core.interrupt import interruptible
+
+        return interruptible()
 
     def events(self, run: str, history: Path) -> list[dict[str, Any]]:
         """The event log of a run (docs/eventlog.md): a file, the beginning of an id, or "" for the newest."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import os
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tt_spec import Measurement, Plugins, RunState, Task, TaskState, VirtualClock, blame, rows_left
+from tt_spec import Measurement, Plugins, RunState, Task, TaskState, VirtualClock, WallClock, blame, rows_left
 from tt_spec.shares import latencies
 
 from tt_core.recipe import resolve
@@ -21,13 +23,17 @@ from tt_core.setup import best_known, capped, check_target, limits, open_store
 from tt_core.target import device_fingerprint, prepare_threads, threads_of
 from tt_core.tuning import prepare
 
-__all__ = ["START_S", "TRIAL_S", "Plan", "PlannedTask", "plan", "simulate"]
+__all__ = ["PAUSE_S", "TRIAL_S", "WORKERS_S", "Plan", "PlannedTask", "paces", "plan", "simulate"]
 
 TRIAL_S = 0.25
-"""Seconds that a trial is taken to cost where the history knows none of its task."""
+"""Seconds from one trial to the next where the history knows none of the task: searching, building and timing. Whole
+models took 0.15 to 0.3 on two Zen 5 cores."""
 
-START_S = 10.0
-"""Seconds until the first trial: lowering the model and starting the workers."""
+WORKERS_S = 5.0
+"""Seconds from a model's lowering to the first result: workers start, and build their first candidates."""
+
+PAUSE_S = 60.0
+"""A longer gap between two results is no trial's work: the run was stopped, or waited for another one."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +46,8 @@ class PlannedTask:
         history: Trials that the history knows, at latency `best_s` (inf if none was valid).
         cap: The most trials in this run, as long as it is light; None for a heavy task.
         planned: Trials that the recipe's scheduler would give it; see `simulate`.
-        trial_s: Seconds per trial; the mean of those in the history, or `TRIAL_S` where `measured` says False.
+        trial_s: Seconds per trial, search included; as the history's runs took them (`paces`), or `TRIAL_S` where
+            `measured` says False.
     """
 
     name: str
@@ -69,7 +76,7 @@ class Plan:
 
     Args:
         left_out: Names of the tasks that were not chosen.
-        start_s: Seconds until the first trial.
+        start_s: Seconds until the first trial: what reading and lowering the model took for this plan, and `workers_s`.
         trial_s: What a trial of a task is taken to cost whose cost the history does not know, seconds.
     """
 
@@ -82,7 +89,8 @@ class Plan:
     trials: int | None
     tasks: tuple[PlannedTask, ...]
     left_out: tuple[str, ...]
-    start_s: float = START_S
+    start_s: float
+    workers_s: float = WORKERS_S
     trial_s: float = TRIAL_S
 
     @property
@@ -92,7 +100,7 @@ class Plan:
 
     @property
     def seconds(self) -> float:
-        """Start-up and trials; searching, and writing the library, come on top."""
+        """Start-up, search and trials; writing the library comes on top."""
         return self.start_s + sum(t.seconds for t in self.tasks)
 
     def as_dict(self) -> dict[str, Any]:
@@ -123,6 +131,8 @@ def plan(
 
     Raises `UserError` as `tune` does.
     """
+    clock = WallClock()
+    began = clock.now()
     require_tvm()
     plugins = plugins or Plugins()
     chosen = resolve(recipe, set, plugins)
@@ -147,10 +157,12 @@ def plan(
             space=chosen.space,
             plugins=plugins,
         )
-        past = [list(store.query(task_key=t.key, space_key=t.space.key, device=device)) for t in ready.tasks]
+        start_s = clock.now() - began + WORKERS_S
+        past = {t.key: list(store.query(task_key=t.key, device=device)) for t in ready.lowered.tasks}
         whole = {t.key: best(t) for t in ready.lowered.tasks}
-    states = [_state(t, rows) for t, rows in zip(ready.tasks, past, strict=True)]
-    costs = [_trial_s(rows) for rows in past]
+    states = [_state(t, past[t.key]) for t in ready.tasks]
+    pace = paces([m for rows in past.values() for m in rows])
+    costs = [pace.get(t.key) for t in ready.tasks]
     scheduler = capped(chosen, only_heavy)
     with blame("scheduler", scheduler):
         scheduler.budget(rows_left(stoppers, RunState(states, 0.0), VirtualClock()))
@@ -184,6 +196,7 @@ def plan(
             for t, s, cap, n, cost in zip(ready.tasks, states, caps, planned, costs, strict=True)
         ),
         tuple(t.name for t in ready.left_out),
+        start_s,
     )
 
 
@@ -236,11 +249,26 @@ def simulate(
 
 
 def _state(task: Task, rows: Sequence[Measurement]) -> TaskState:
-    tried = {m.config: m for m in rows if m.error != "invalid"}
+    tried = {m.config: m for m in rows if m.error != "invalid" and m.space_key == task.space.key}
     best_s = min((m.latency_s for m in tried.values()), default=math.inf)
     return TaskState(task, restored=len(tried), best_s=best_s)
 
 
-def _trial_s(rows: Sequence[Measurement]) -> float | None:
-    spent = [sum(m.cost.values()) for m in rows if m.error != "invalid" and m.cost]
-    return float(np.mean(spent)) if spent and np.mean(spent) > 0 else None
+def paces(rows: Sequence[Measurement]) -> dict[str, float]:
+    """Seconds per trial of each task, by its key: from one result of a run to the next, whatever was done between.
+
+    Builds that ran side by side count once, and a batch's first result carries the search before it.
+    """
+    runs: dict[str, list[Measurement]] = defaultdict(list)
+    for m in rows:
+        runs[m.run_id].append(m)
+    spent: dict[str, list[float]] = defaultdict(list)
+    for found in runs.values():
+        found.sort(key=lambda m: m.at)
+        waited = 0.0
+        for before, m in pairwise(found):
+            waited += m.at - before.at
+            if m.error != "invalid":
+                spent[m.task_key] += [waited] * (waited <= PAUSE_S)
+                waited = 0.0
+    return {key: float(np.mean(gaps)) for key, gaps in spent.items() if sum(gaps) > 0}

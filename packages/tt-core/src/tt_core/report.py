@@ -17,21 +17,16 @@ __all__ = ["show_plan", "show_result", "show_tasks"]
 
 
 def show_tasks(tasks: Sequence[Any], shares: Sequence[float]) -> None:
-    """The table of `tt tasks`; `shares` as fractions of the whole model's FLOP."""
-    table = _table("task", "operator", "shapes", "MFLOP ", "weight ", "share ", "space", "knobs ", "size ")
+    """What `tt tasks` prints; `shares` as fractions of the whole model's FLOP."""
+    table = _table("task", "operator", "shapes ...", "MFLOP ", "weight ", "share ", "space", "knobs ", "size ")
+    lines = []
     for t, share in zip(tasks, shares, strict=True):
-        table.add_row(
-            t.name,
-            t.op,
-            t.shapes,
-            f"{t.flops / 1e6:.2f}",
-            f"{t.weight:g}",
-            f"{share:.1%}",
-            t.space.name,
-            str(len(t.space.knobs)),
-            _size(t.space.size),
-        )
-    _wide().print(table)
+        flop, times, part = f"{t.flops / 1e6:.2f}", f"{t.weight:g}", f"{share:.1%}"
+        knobs, size = str(len(t.space.knobs)), _size(t.space.size)
+        table.add_row(t.name, t.op, t.shapes, flop, times, part, t.space.name, knobs, size)
+        lines += [f"{t.name}: {flop} MFLOP x {times}, {part} of the model", f"    {t.op} {t.shapes}"]
+        lines += [f"    {t.space.name}: {knobs} knobs, {size} rows"]
+    _show(table, lines)
     total = sum(t.weight * t.flops for t in tasks)
     print(f"{len(tasks)} tasks, {total / 1e9:.2f} GFLOP for {tasks[0].target}")
 
@@ -52,24 +47,21 @@ def show_plan(plan: Any) -> None:
     ):
         print(f"{name + ':':13}{text.rstrip()}")
     table = _table("task", "x ", "MFLOP ", "share ", "size ", "known ", "trials ", "s/trial ", "s ")
+    lines = []
     for t in plan.tasks:
-        table.add_row(
-            t.name,
-            f"{t.weight:g}",
-            f"{t.flops / 1e6:.2f}",
-            f"{t.share:.1%}",
-            _size(t.size),
-            str(t.history),
-            str(t.planned) if t.cap is None or t.planned > t.cap else f"{t.planned} of {t.cap}",
-            f"{t.trial_s:.2f}" if t.measured else f"({t.trial_s:.2f})",
-            f"{t.seconds:.0f}",
-        )
-    _wide().print(table)
-    known = sum(t.measured for t in plan.tasks)
+        flop, times, share, size = f"{t.flops / 1e6:.2f}", f"{t.weight:g}", f"{t.share:.1%}", _size(t.size)
+        trials = str(t.planned) if t.cap is None or t.planned > t.cap else f"{t.planned} of {t.cap}"
+        each = f"{t.trial_s:.2f}" if t.measured else f"({t.trial_s:.2f})"
+        table.add_row(t.name, times, flop, share, size, str(t.history), trials, each, f"{t.seconds:.0f}")
+        lines += [f"{t.name}: {flop} MFLOP x {times}, {share} of the model, {size} rows, {t.history} known"]
+        lines += [f"    {trials} trials at {each} s: {t.seconds:.0f} s"]
+    _show(table, lines)
+    known, read_s = sum(t.measured for t in plan.tasks), plan.start_s - plan.workers_s
     print(
-        f"{plan.planned} trials, about {plan.seconds / 60:.1f} minutes: {plan.start_s:g} s to start, then seconds per"
-        f" trial as the history measured them ({known} tasks) or, in brackets, {plan.trial_s:g} by default"
-        f" ({len(plan.tasks) - known} tasks)"
+        f"{plan.planned} trials, about {plan.seconds / 60:.1f} minutes: {plan.start_s:.0f} s to start (reading the"
+        f" model took {read_s:.0f} s just now, workers take about {plan.workers_s:g}), then seconds per trial, search"
+        f" included, as earlier runs took them ({known} tasks) or, in brackets, {plan.trial_s:g} by default"
+        f" ({len(plan.tasks) - known} tasks); writing a file comes on top"
     )
     if plan.left_out:
         print(f"left out: {len(plan.left_out)} tasks ({', '.join(plan.left_out)})")
@@ -93,33 +85,49 @@ def show_result(result: Any, history: Path | str) -> None:
         )
     print(f"stopped: {result.reason}; {result.trials} trials in {result.seconds:.0f} s, kept in {history}")
     if result.before_s is not None:
+        if result.untuned:
+            print(f"faster untuned, so they ship untuned: {', '.join(result.untuned)}")
         print(f"verified against {' and '.join(result.verified)}")
         print(
             f"{result.model}: {latency(result.before_s)} untuned, {latency(result.after_s)} tuned"
-            f" ({result.before_s / result.after_s:.1f} times faster), written to {result.out}"
+            f" ({_times(result.before_s / result.after_s)}), written to {result.out}"
         )
     elif math.isfinite(result.estimate_s):
         what = "the chosen tasks take" if result.left_out else "estimated"
         print(f"{result.model}: {what} {latency(result.estimate_s)}; add --out FILE to write the library")
 
 
-def _wide() -> Console:
-    """A console whose tables need not fit a terminal where there is none."""
-    return Console(width=None if sys.stdout.isatty() else 160)
+def _show(table: Table, lines: Sequence[str]) -> None:
+    """The table, or these lines where the terminal is too narrow for it; without a terminal there is room for most."""
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    needed = [c.min_width or max(len(str(text)) for text in (c.header, *c.cells)) for c in table.columns]
+    if sum(needed) + 3 * len(needed) + 1 <= console.width:
+        console.print(table)
+    else:
+        print("\n".join(lines))
 
 
 def _table(*headings: str) -> Table:
-    """Columns whose heading ends in a blank hold numbers."""
+    """Columns whose heading ends in a blank hold numbers, in those with dots long texts may be folded."""
     table = Table()
     for h in headings:
+        long = h.endswith("...")
         table.add_column(
-            h.strip(), justify="right" if h.endswith(" ") else "left", no_wrap=h.endswith(" "), overflow="fold"
+            h.rstrip(" ."),
+            justify="right" if h.endswith(" ") else "left",
+            no_wrap=not long,
+            min_width=30 if long else None,
+            overflow="fold",
         )
     return table
 
 
 def _piece(piece: dict[str, Any]) -> str:
     return f"{piece['piece']} " + " ".join(f"{k}={v}" for k, v in piece.items() if k != "piece")
+
+
+def _times(faster: float) -> str:
+    return f"{faster:.1f} times faster" if faster >= 1.05 else "no faster"
 
 
 def _size(n: int) -> str:

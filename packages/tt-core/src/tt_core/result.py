@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from tt_core.causes import Cause, Causes
@@ -14,7 +14,8 @@ __all__ = ["LeftOut", "Result", "TaskResult"]
 
 @dataclass(frozen=True)
 class TaskResult:
-    """One operator's outcome; `best_s` is the best program's latency, re-timed if a file was written."""
+    """One operator's outcome; `best_s` is the best program's latency, re-timed if a file was written, and `config` its
+    knobs, empty for the untuned program."""
 
     name: str
     op: str
@@ -53,6 +54,7 @@ class Result:
         before_s: Median latency of the untuned model, seconds; None if no file was asked for.
         after_s: The same of the tuned file.
         verified: What the file's outputs were compared with.
+        untuned: Names of tuned tasks that ship untuned because that is faster; all of them, if the whole model is.
         causes: Why candidates failed, earlier runs' included; collected only if no tuned task has a valid program.
     """
 
@@ -69,25 +71,25 @@ class Result:
     before_s: float | None = None
     after_s: float | None = None
     verified: dict[str, str] = field(default_factory=dict)
+    untuned: tuple[str, ...] = ()
     failure: Exception | None = None
     causes: Causes = field(default_factory=Causes)
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Result:
-        """The result that `as_dict` described."""
+        """The result that `as_dict` described, of this version or another: fields that the data lacks have their
+        defaults, those that this version does not know are left out."""
 
-        def number(x: float | None) -> float:
-            return math.inf if x is None else x
+        def built(kind: Any, found: Mapping[str, Any], **own: Any) -> Any:
+            known = {k: v for k, v in {**found, **own}.items() if k in {f.name for f in fields(kind)}}
+            return kind(**{k: math.inf if v is None and k in ("best_s", "estimate_s") else v for k, v in known.items()})
 
-        tasks = tuple(
-            TaskResult(**{**{k: v for k, v in t.items() if k != "gflops"}, "best_s": number(t["best_s"])})
-            for t in data["tasks"]
-        )
-        left_out = tuple(LeftOut(**{**t, "best_s": number(t["best_s"])}) for t in data["left_out"])
-        failure = None if data["failure"] is None else RuntimeError(data["failure"])
-        causes = Causes(tuple(Cause(**c) for c in data["causes"]["found"]))
-        rest = {"estimate_s": number(data["estimate_s"]), "failure": failure, "causes": causes}
-        return cls(**{**data, **rest, "tasks": tasks, "left_out": left_out})
+        tasks = tuple(built(TaskResult, t) for t in data["tasks"])
+        left_out = tuple(built(LeftOut, t) for t in data.get("left_out", ()))
+        failure = None if data.get("failure") is None else RuntimeError(data["failure"])
+        causes = Causes(tuple(built(Cause, c) for c in data.get("causes", {}).get("found", ())))
+        untuned = tuple(data.get("untuned", ()))
+        return built(cls, data, tasks=tasks, left_out=left_out, failure=failure, causes=causes, untuned=untuned)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON; infinities become None."""

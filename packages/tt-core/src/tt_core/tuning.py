@@ -31,7 +31,7 @@ from tt_core.target import resolve as resolve_target
 from tt_core.warm import warm_rows
 
 if TYPE_CHECKING:
-    from tt_core.shipping import Shipped
+    from tt_core.shipping import Shipped, Winners
 
 __all__ = ["Prepared", "prepare", "tune"]
 
@@ -206,18 +206,18 @@ def tune(
             halt=halt,
             stamp={"device": about["device"], "versions": about["versions"]},
         )
-        if outcome.failure is not None and path is not None:
-            note(f"the run broke off ({summary(outcome.failure)}); writing the best that was measured before")
         shipped = None
-        best: dict[str, float] = {p.task.key: p.best_s for p in [*pipelines, *others]}
+        winners = shipping.leaders([*pipelines, *others])
+        found = any(math.isfinite(p.best_s) for p in pipelines)
         try:
-            if path is not None and any(math.isfinite(s) for s in best.values()):
+            if path is not None and found:
+                if outcome.failure is not None:
+                    note(f"the run broke off ({summary(outcome.failure)}); writing the best that was measured before")
                 note("re-timing and verifying the finalists")
                 winners = shipping.race(pipelines, measurer)
                 for p in others:
                     with suppress(VerificationError):  # nobody asked for this task: it stays untuned
                         winners = winners.merged(shipping.race([p], measurer))
-                best = winners.seconds
                 told = {k: about[k] for k in ("recipe", "versions")}
                 shipped = shipping.ship(ready, untuned, winners, path, measurer, told, plugins, note)
         except Exception as e:
@@ -226,12 +226,12 @@ def tune(
         finally:
             _end(store, run_id, outcome.reason)
         causes = Causes()
-        if not any(math.isfinite(best[t.key]) for t in ready.tasks):
+        if not found:
             with suppress(StoreError):  # the run's own end counts for more
                 here = about["device"]
                 causes = Causes.of(m for t in ready.tasks for m in store.query(task_key=t.key, device=here))
         seconds = clock.now() - began
-        result = _result(ready, outcome, pipelines, others, best, run_id, seconds, shipped, path, causes)
+        result = _result(ready, outcome, pipelines, others, winners, run_id, seconds, shipped, path, causes)
         kept.emit("result", **result.as_dict())
         return result
 
@@ -309,7 +309,7 @@ def _result(
     outcome: Outcome,
     pipelines: Sequence[Pipeline],
     others: Sequence[Pipeline],
-    best: dict[str, float],
+    winners: Winners,
     run_id: str,
     seconds: float,
     shipped: Shipped | None,
@@ -317,17 +317,17 @@ def _result(
     causes: Causes,
 ) -> Result:
     def one(state: TaskState, p: Pipeline) -> TaskResult:
-        top = p.top(1)
+        row = winners.rows.get(p.task.key)
         return TaskResult(
             p.task.name,
             p.task.op,
             p.task.weight,
             p.task.flops,
-            best[p.task.key],
+            winners.seconds[p.task.key],
             state.trials,
             state.restored,
             dict(state.errors),
-            p.space.decode(top[0][0]) if top else {},
+            {} if row is None else p.space.decode(row),
         )
 
     tasks = tuple(one(s, p) for s, p in zip(outcome.states, pipelines, strict=True))
@@ -340,7 +340,10 @@ def _result(
         run_id,
         seconds,
         sum(t.weight * t.best_s for t in tasks),
-        tuple(LeftOut(p.task.name, p.task.weight, best.get(p.task.key, math.inf)) for p in others),
+        tuple(
+            LeftOut(p.task.name, p.task.weight, winners.seconds[p.task.key] if p.task.key in winners.rows else math.inf)
+            for p in others
+        ),
         str(path) if path else None,
         failure=outcome.failure,
         causes=causes,

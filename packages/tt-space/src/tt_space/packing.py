@@ -7,7 +7,9 @@ compiled, `(blocks, kernel height, kernel width, input channels, lanes)`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -47,20 +49,21 @@ def legalizers(target: tvm.target.Target) -> dict[str, Callable[[relax.BlockBuil
         filters, channels, *kernel = values.shape
         groups, lanes = int(attrs.groups), unit.lanes(dtype)
         if channels == 1 and groups == filters > 1:
-            name, compute, lanes = "depthwise_conv2d", _depthwise, _dividing(filters, lanes)
+            name, lanes = "depthwise_conv2d", _dividing(filters, lanes)
             packed = _packed(values[:, 0].transpose(1, 2, 0), lanes)
         else:
-            name, compute = ("conv2d" if groups == 1 else "group_conv2d"), _conv2d
+            name = "conv2d" if groups == 1 else "group_conv2d"
             lanes = _fitting(filters, lanes) if groups == 1 else _dividing(filters // groups, lanes)
             packed = _packed(values.transpose(2, 3, 1, 0), lanes)
         bound = builder.lookup_binding(data) if isinstance(data, relax.Var) else None
         image = None
         if bound is not None and channels * groups < unit.lanes(dtype):  # more are turned faster by a copy of its own
             image = next((i for copy, i in images if copy.same_as(bound)), None)
-        geometry = (kernel, filters, groups, _ints(attrs.strides), _ints(attrs.padding), _ints(attrs.dilation))
+        steps = (_ints(attrs.strides), _ints(attrs.padding), _ints(attrs.dilation))
+        compute = partial(_conv2d, geometry=_Geometry(kernel, filters, groups, *steps, image is not None))
         source = data if image is None else image
         how = {"primfunc_name_hint": name, "primfunc_attrs": _attrs()}
-        return builder.call_te(compute, source, relax.const(packed), *geometry, image is not None, **how)
+        return builder.call_te(compute, source, relax.const(packed), **how)
 
     def matmul(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         left, right = call.args
@@ -94,6 +97,19 @@ def _packed(weight: np.ndarray, lanes: int) -> np.ndarray:
     return np.ascontiguousarray(np.moveaxis(padded.reshape(*front, blocks, lanes), -2, 0))
 
 
+@dataclass(frozen=True)
+class _Geometry:
+    """Of a convolution: sizes as in relax; `padding` is top, left, bottom, right; `nchw` says how the image lies."""
+
+    kernel: Sequence[int]
+    filters: int
+    groups: int
+    strides: list[int]
+    padding: list[int]
+    dilation: list[int]
+    nchw: bool
+
+
 def _padded(data: te.Tensor, padding: list[int], nchw: bool) -> te.Tensor:
     """NHWC with zeros around. An NCHW image is turned on the way: a copy is made anyway."""
     top, left, bottom, right = padding
@@ -120,62 +136,31 @@ def _unpacked(packed: te.Tensor, size: int, lanes: int) -> te.Tensor:
     return te.compute(shape, lambda *i: packed(*i[:-1], i[-1] // lanes, i[-1] % lanes), name="unpack")
 
 
-def _window(data: te.Tensor, kernel: tuple[int, int], strides: list[int], dilation: list[int]) -> tuple[int, int]:
+def _window(data: te.Tensor, kernel: Sequence[int], strides: list[int], dilation: list[int]) -> tuple[int, int]:
     return tuple(  # type: ignore[return-value]
         (int(data.shape[1 + i]) - (kernel[i] - 1) * dilation[i] - 1) // strides[i] + 1 for i in (0, 1)
     )
 
 
-def _conv2d(
-    data: te.Tensor,
-    weight: te.Tensor,
-    kernel: tuple[int, int],
-    filters: int,
-    groups: int,
-    strides: list[int],
-    padding: list[int],
-    dilation: list[int],
-    nchw: bool,
-) -> te.Tensor:
-    padded = _padded(data, padding, nchw)
-    height, width = _window(padded, kernel, strides, dilation)
-    blocks, _, _, channels, lanes = (int(d) for d in weight.shape)
-    ky, kx = te.reduce_axis((0, kernel[0]), "ky"), te.reduce_axis((0, kernel[1]), "kx")
+def _conv2d(data: te.Tensor, weight: te.Tensor, geometry: _Geometry) -> te.Tensor:
+    """Contraction of weights `(blocks, ky, kx, channels, lanes)`; depthwise of `(blocks, ky, kx, lanes)`."""
+    g, depthwise = geometry, len(weight.shape) == 4
+    padded = _padded(data, g.padding, g.nchw)
+    height, width = _window(padded, g.kernel, g.strides, g.dilation)
+    blocks, channels, lanes = (int(weight.shape[i]) for i in (0, 3, -1))
+    ky, kx = te.reduce_axis((0, g.kernel[0]), "ky"), te.reduce_axis((0, g.kernel[1]), "kx")
     ch = te.reduce_axis((0, channels), "c")
 
     def value(n: Any, y: Any, x: Any, b: Any, f: Any) -> Any:
-        first = (b * lanes // (filters // groups)) * channels if groups > 1 else 0
-        pixel = (n, y * strides[0] + ky * dilation[0], x * strides[1] + kx * dilation[1], first + ch)
-        return te.sum(padded(*pixel) * weight(b, ky, kx, ch, f), axis=[ky, kx, ch])
+        pixel = (n, y * g.strides[0] + ky * g.dilation[0], x * g.strides[1] + kx * g.dilation[1])
+        if depthwise:
+            return te.sum(padded(*pixel, b * lanes + f) * weight(b, ky, kx, f), axis=[ky, kx])
+        first = (b * lanes // (g.filters // g.groups)) * channels if g.groups > 1 else 0
+        return te.sum(padded(*pixel, first + ch) * weight(b, ky, kx, ch, f), axis=[ky, kx, ch])
 
     shape = (int(data.shape[0]), height, width, blocks, lanes)
-    out = te.compute(shape, value, name="conv2d", attrs={ANCHOR: "contraction"})
-    return _unpacked(out, filters, lanes)
-
-
-def _depthwise(
-    data: te.Tensor,
-    weight: te.Tensor,
-    kernel: tuple[int, int],
-    filters: int,
-    groups: int,
-    strides: list[int],
-    padding: list[int],
-    dilation: list[int],
-    nchw: bool,
-) -> te.Tensor:
-    padded = _padded(data, padding, nchw)
-    height, width = _window(padded, kernel, strides, dilation)
-    blocks, _, _, lanes = (int(d) for d in weight.shape)
-    ky, kx = te.reduce_axis((0, kernel[0]), "ky"), te.reduce_axis((0, kernel[1]), "kx")
-
-    def value(n: Any, y: Any, x: Any, b: Any, c: Any) -> Any:
-        pixel = (n, y * strides[0] + ky * dilation[0], x * strides[1] + kx * dilation[1], b * lanes + c)
-        return te.sum(padded(*pixel) * weight(b, ky, kx, c), axis=[ky, kx])
-
-    shape = (int(data.shape[0]), height, width, blocks, lanes)
-    out = te.compute(shape, value, name="depthwise_conv2d", attrs={ANCHOR: "depthwise"})
-    return _unpacked(out, filters, lanes)
+    name, kind = ("depthwise_conv2d", "depthwise") if depthwise else ("conv2d", "contraction")
+    return _unpacked(te.compute(shape, value, name=name, attrs={ANCHOR: kind}), g.filters, lanes)
 
 
 def _matmul(left: te.Tensor, weight: te.Tensor, size: int) -> te.Tensor:

@@ -1,0 +1,117 @@
+"""What ships is never slower than the untuned program, operator by operator and as a whole model."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from tt_core import deploy, shipping, tuning
+from tt_core.backend import HOPELESS, TvmBackend, TvmCandidate
+from tt_core.errors import VerificationError
+from tt_spec import Measurement, Pipeline, Plugins
+from tt_spec.pieces.null_surrogate import NullSurrogate
+from tt_spec.pieces.random_searcher import RandomSearcher
+from tt_spec.pieces.top_sampler import TopSampler
+
+
+class Here:
+    """The backend in this process, with the timings that a test wants."""
+
+    def __init__(self, task, untuned_s=1.0, models=(), wrong=()):
+        self.backend, self.models, self.wrong = TvmBackend(), models, [tuple(w) for w in wrong]
+        self.backend.open(task)
+        self.untuned_s = untuned_s
+
+    def call(self, method, task, *args, exclusive=False):
+        assert exclusive
+        if method == "race":
+            codes, rounds, _, untuned = args
+            assert untuned
+            rng = np.random.default_rng(0)
+            seconds = [1e-3 * (1 + i) for i in range(len(codes))] + [self.untuned_s]
+            return [(s * rng.uniform(1, 1.02, rounds)).tolist() for s in seconds]
+        if method == "race_models":
+            return [list(m) for m in self.models]
+        if method == "check" and tuple(args[0]) in self.wrong:
+            return "it computes nonsense"
+        return getattr(self.backend, method)(*([] if task is None else [task]), *args)
+
+
+@pytest.fixture(scope="module")
+def ready():
+    return tuning.prepare("op:matmul:8,16,16", space="sketch")
+
+
+@pytest.fixture
+def pipeline(ready):
+    """Knows two programs of the task, the first the faster."""
+    task = ready.tasks[0]
+    p = Pipeline(task, NullSurrogate(), RandomSearcher(), TopSampler())
+    real = TvmBackend()
+    real.open(task)
+    found = real.realise(task, task.space.sample(20, np.random.default_rng(0)))
+    rows = np.unique(found.codes[[w is None for w in found.why]], axis=0)[:2]
+    p.restore(
+        [
+            Measurement(task.key, task.space.key, tuple(map(int, r)), seconds=(1e-3 * (1 + 0.01 * i),))
+            for i, r in enumerate(rows)
+        ]
+    )
+    return p
+
+
+def test_an_operator_that_is_faster_untuned_stays_so(pipeline):
+    task = pipeline.task
+    best = tuple(pipeline.top(1)[0][0])
+    won = shipping.race([pipeline], Here(task, untuned_s=2e-3))
+    assert tuple(won.rows[task.key]) == best and won.untuned([task]) == ()
+    assert won.seconds[task.key] == pytest.approx(1e-3, rel=0.03)
+    same = shipping.race([pipeline], Here(task, untuned_s=1e-3))
+    assert task.key in same.rows, "noise is no reason to throw a tuned program away"
+    lost = shipping.race([pipeline], Here(task, untuned_s=9e-4))
+    assert lost.rows == {} and lost.untuned([task]) == (task.name,)
+    assert lost.seconds[task.key] == pytest.approx(9e-4, rel=0.03)
+
+
+def test_wrong_finalists_leave_the_race_one_by_one(pipeline):
+    task = pipeline.task
+    first, second = (row for row, _ in pipeline.top(2))
+    won = shipping.race([pipeline], Here(task, wrong=[first]))
+    assert tuple(won.rows[task.key]) == tuple(second)
+    with pytest.raises(VerificationError, match=f"{task.name}.*nonsense"):
+        shipping.race([pipeline], Here(task, wrong=[first, second]))
+
+
+@pytest.mark.parametrize(("after", "untuned"), [(1.2e-3, True), (1e-3, False), (5e-4, False)])
+def test_a_model_that_is_faster_untuned_ships_untuned(ready, pipeline, tmp_path, after, untuned):
+    before = [1e-3 + 1e-6 * (-1) ** i for i in range(10)]
+    here = Here(pipeline.task, models=[before, [after] * 10])
+    plain = deploy.compile_library(ready.lowered, {})
+    said = []
+    shipped = shipping.ship(
+        ready, plain, shipping.leaders([pipeline]), tmp_path / "m.so", here, {}, Plugins(), said.append
+    )
+    assert shipped.untuned == ((pipeline.task.name,) if untuned else ())
+    assert shipped.after_s == pytest.approx(1e-3 if untuned else after)
+    assert any("untuned" in text for text in said) == untuned
+    sidecar = json.loads((tmp_path / "m.so.json").read_text())
+    assert (sidecar["tasks"][0]["knobs"] is None) == untuned
+    assert sidecar["latency_after_s"] == shipped.after_s and shipped.verified
+
+
+def test_the_untuned_program_takes_part_and_a_hopeless_one_is_timed_once(pipeline, monkeypatch):
+    backend = TvmBackend()
+    backend.open(pipeline.task)
+    rows = np.stack([row for row, _ in pipeline.top(2)])
+    assert [len(s) for s in backend.race(pipeline.task, rows, 3, 0.01, True)[:2]] == [3, 3]
+    slow = backend._open[pipeline.task.key].untuned()
+    runs = {True: 0, False: 0}
+
+    def run(self, n):
+        runs[self._library is slow] += 1
+        return 1.01 * HOPELESS if self._library is slow else 1.0
+
+    monkeypatch.setattr(TvmCandidate, "run", run)
+    assert [len(s) for s in backend.race(pipeline.task, rows, 5, 0.01, True)] == [5, 5, 1]
+    assert runs == {True: 2, False: 2 * (2 + 2 * 5)}

@@ -1,0 +1,31 @@
+"""Exit codes of mistakes, and Ctrl-C."""
+
+import os
+import signal
+
+import pytest
+from tt_core import errors
+from tt_core.host import Host
+from tt_spec import PluginError
+
+
+def test_every_kind_has_the_code_that_is_documented():
+    kinds = {getattr(errors, name).exit_code: name for name in errors.__all__ if name.endswith("Error")}
+    assert kinds.keys() == {2, 3, 4, 5, 6, 7, 8}, "UserError and OptionError share one"
+    assert kinds.keys() < errors.EXIT_CODES.keys()
+
+    class Own(errors.ModelError):
+        """Of somebody's source."""
+
+    assert errors.explained(Own("x"))[2] == 3 and errors.explained(errors.RunError("x", ["y"])) == ("x", ("y",), 7)
+    assert errors.explained(PluginError("x"))[2] == 2 and errors.explained(KeyError("x"))[2] == 70
+
+
+def test_the_first_ctrl_c_is_told_and_the_second_ends(capsys):
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), Host().interruptible() as halt:
+        assert halt() is None
+        os.kill(os.getpid(), signal.SIGINT)
+        assert halt() == "interrupted" and "again to leave" in capsys.readouterr().err
+        os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
