@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tt_surrogate.forest import ForestEI
 from tt_surrogate.xgb import XGB
 
-__all__ = ["XGB"]
+__all__ = ["XGB", "ForestEI"]
