@@ -18,6 +18,13 @@ def tt_surrogates() -> list[Entry]:
             requires="tt-surrogate[xgboost]",
         ),
         Entry(
+            "gp",
+            "tt_surrogate.gaussian:GaussianProcess",
+            "Gaussian process, scored by expected improvement",
+            source="AdaTune, Li 2020, appendix B.1",
+            requires="tt-surrogate[forest]",
+        ),
+        Entry(
             "rf-ei",
             "tt_surrogate.forest:ForestEI",
             "random forest with doubt, scored by expected improvement",
