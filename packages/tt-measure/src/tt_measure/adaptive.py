@@ -60,7 +60,7 @@ class Adaptive:
         perf: list[float] = []
         while True:
             room = int((bar.cap_s - warm - took) / each)
-            most = max(min(self.number, int(self.most_s / each)), self.least)
+            most = min(self.number, max(round(self.most_s / each), self.least))
             size = min(max(1, self.micro_batch * most // self.number), most - runs, room)
             if size < 1:
                 break

@@ -123,13 +123,14 @@ class _Forest:
             return mean, each.std(axis=0)
         from forestci import random_forest_error
 
-        variance = random_forest_error(
-            self.forest,
-            self.shape,
-            X,
-            inbag=self.inbag,
-            calibrate=False,
-            memory_constrained=True,
-            memory_limit=self.memory_mb,
-        )
-        return mean, np.sqrt(np.maximum(variance, 0.0))
+        with np.errstate(divide="ignore", invalid="ignore"):  # where every tree drew every row once: one row, say
+            variance = random_forest_error(
+                self.forest,
+                self.shape,
+                X,
+                inbag=self.inbag,
+                calibrate=False,
+                memory_constrained=True,
+                memory_limit=self.memory_mb,
+            )
+        return mean, np.sqrt(np.maximum(np.nan_to_num(variance), 0.0))

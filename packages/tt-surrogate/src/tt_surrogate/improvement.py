@@ -20,6 +20,7 @@ def expected_improvement(mean: np.ndarray, std: np.ndarray, best: float) -> np.n
     gain = np.asarray(mean, dtype=np.float64) - best
     doubt = np.asarray(std, dtype=np.float64) > 0
     sigma = np.where(doubt, std, 1.0)
-    Z = gain / sigma
-    ei = gain * ndtr(Z) + sigma * np.exp(-0.5 * Z**2) / np.sqrt(2 * np.pi)
+    with np.errstate(over="ignore"):  # a deviation of next to nothing
+        Z = gain / sigma
+        ei = gain * ndtr(Z) + sigma * np.exp(-0.5 * Z**2) / np.sqrt(2 * np.pi)
     return np.maximum(np.where(doubt, ei, gain), 0.0)  # both terms cancel far below best: rounding may go under 0
