@@ -74,6 +74,10 @@ def test_an_equal_is_stopped_no_more_often_than_stated(error, shape):
 
 def test_names_and_refusals():
     assert Racing("fixed").evaluate(Program(lambda: 1e-3), Bar(1e-3), RNG).runs == 1 + 3 * 10
-    for bad, what in ((Racing("slow"), "got 'slow'"), (Racing(error=0.0), "between 0 and 1"), (Racing(slack=0.5), "0.5")):
+    for bad, what in (
+        (Racing("slow"), "got 'slow'"),
+        (Racing(error=0.0), "between 0 and 1"),
+        (Racing(slack=0.5), "0.5"),
+    ):
         with pytest.raises(ValueError, match=what):
             bad.evaluate(Program(lambda: 1e-3), Bar(1e-3), RNG)

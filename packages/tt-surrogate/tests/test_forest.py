@@ -6,6 +6,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from forestci import random_forest_error
 from sklearn.ensemble import RandomForestRegressor
 from tt_spec.pieces.synthetic import synthetic_task
 from tt_spec.testing import SurrogateContract
@@ -123,18 +124,22 @@ def test_score_is_expected_improvement_over_the_best(model):
     assert (model.score(p, 0.7) > model.score(p, 0.8)).all()
 
 
-def test_forestci_works_in_blocks():
-    """Blocks of 5 MB: three of them and the predictions fit into 40, the whole matrix alone would take 96."""
-    fresh = noisy(4000, 1)[0]
-    small, large = (fitted(ForestEI(uncertainty="forestci", memory_mb=mb), n=3000) for mb in (5, 400))
+def test_the_jackknife_is_forestcis_own_without_its_matrix():
+    """All of 3000 by 4000 rows would take 96 MB."""
+    X, y = noisy(3000, 0)
+    fresh = noisy(4000, 1)[0].astype(np.float32)
+    model = fitted(ForestEI(uncertainty="forestci"), n=3000)
     tracemalloc.start()
     try:
-        got = small.predict(TASK, fresh)
+        got = model.predict(TASK, fresh)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert peak < 40e6
-    assert np.allclose(got.std, large.predict(TASK, fresh).std)
+    assert peak < 10e6
+    forest = RandomForestRegressor(10, max_features=4, random_state=int(np.random.default_rng(0).integers(2**31)))
+    forest.fit(X.astype(np.float32), y)
+    theirs = random_forest_error(forest, X.shape, fresh[:200], calibrate=False)
+    assert got.std[:200] == pytest.approx(np.sqrt(np.maximum(theirs, 0)))
 
 
 def test_refuses_an_unknown_uncertainty():

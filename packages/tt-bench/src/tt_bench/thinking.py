@@ -1,7 +1,7 @@
 """What thinking costs: measured once, then charged from a table, so that the same seed gives the same bytes.
 
-Seconds are the process's CPU time: a comparison's processes have one thread each, and other load on the machine must not
-make a recipe look slow.
+Seconds are the process's CPU time: a comparison's processes have one thread each, and other load on the machine must
+not make a recipe look slow.
 """
 
 from __future__ import annotations
