@@ -58,7 +58,7 @@ REPLAYED = (*ABLATION, *(r for r in RECIPES if r not in ABLATION))
 LIVE = ("autotvm", "XGB+SA+fixed", "RFEI+CSA+fixed", "adatune")
 MODELS = ("resnet18", "transformer-encoder")
 
-OPERATORS = ("resnet18-64", "resnet18-128", "resnet18-256", "resnet18-512", "encoder-qkv", "encoder-scores")
+OPERATORS = ("resnet18-64", "resnet18-256", "resnet18-512", "encoder-qkv", "encoder-scores")
 LIVE_OPERATORS = ("resnet18-64", "resnet18-256", "encoder-qkv")
 
 EVALUATORS = {
@@ -87,7 +87,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("adatune-bench"))
     parser.add_argument("--only", choices=("evaluators", "replay", "operators", "models"))
     parser.add_argument("--seeds", type=int, default=15)
-    parser.add_argument("--trials", type=int, default=192, help="of a replayed run")
+    parser.add_argument("--trials", type=int, default=160, help="of a replayed run")
     parser.add_argument("--live-seeds", type=int, default=2)
     parser.add_argument("--live-trials", type=int, default=96)
     parser.add_argument("--model-trials", type=int, default=320)
