@@ -21,11 +21,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tt_bench import compare, stats
 from tt_bench.files import load
-from tt_bench.replay import Replay
+from tt_bench.recording import Recorded
+from tt_bench.replay import Block, Replay
 from tt_core.host import Host
 from tt_measure import Adaptive, Fixed, Racing
 from tt_spec import Bar, VirtualClock
@@ -71,6 +73,7 @@ EVALUATORS = {
     "racing, then adaptive": Racing(),
 }
 ROWS = 200
+SLACKS = (1.0, 1.25, 1.5, 2.0, 3.0)
 
 
 class Variants(Host):
@@ -137,26 +140,46 @@ def _evaluators(o: argparse.Namespace) -> Iterator[str]:
     low, high = binomtest(lost, tried).proportion_ci()
     rate = f"{lost / tried:.1%} ({low:.1%} to {high:.1%})"
     yield f"\nRacing stopped the eventual best in {lost} of {tried} orders: {rate}.\n"
+    yield "| slack | a program as fast as the incumbent is stopped | ms a candidate |"
+    yield "|---|---|---|"
+    for slack in SLACKS:
+        equal, run_s = _over(found, f"slack {slack}", "equal"), _over(found, f"slack {slack}", "run_s")
+        rate = f"{equal.mean():.1%} (recordings: {equal.min():.1%} to {equal.max():.1%})"
+        yield f"| {slack:g} | {rate} | {1e3 * run_s.mean():.0f} |"
+    yield ""
 
 
 def _evaluate(path: Path, seeds: int) -> dict[str, dict[str, float]]:
-    """Of each evaluator, means over orders: seconds of a candidate, `best / held` at the end, share of lost bests."""
+    """Of each evaluator, means over orders: seconds of a candidate, `best / held` at the end, share of lost bests; and
+    of racing by its slack, how often it stops a program whose own median is the incumbent."""
     part = max(load(path).parts, key=lambda p: len(p.rows))
-    out = {}
-    for name, evaluator in EVALUATORS.items():
-        seconds, quality, lost = [], [], []
-        for seed in range(seeds):
-            order = np.random.default_rng(seed).permutation(len(part.rows))[:ROWS]
-            replay = Replay([part], evaluator, VirtualClock(), seed)
-            done = list(replay.measure(part.task, part.rows[order], Bar(flops=part.task.flops)))
-            truth = {tuple(map(int, part.rows[i])): part.latency[i] for i in order}
-            best = min(truth, key=truth.__getitem__)
-            held = sorted((m.latency_s, truth[m.config]) for m in done if m.seconds)[:4]
-            seconds.append(replay.spent["run"] / len(order))
-            quality.append(truth[best] / min(b for a, b in held if a <= 1.1 * held[0][0]))
-            lost.append(next(m for m in done if m.config == best).why.startswith("stopped"))
-        out[name] = {"run_s": np.mean(seconds), "quality": np.mean(quality), "lost": float(np.mean(lost))}
+    out = {name: _orders(part, evaluator, seeds) for name, evaluator in EVALUATORS.items()}
+    long = [np.asarray(m.seconds) for m in part.measured if len(m.seconds) >= 500]
+    for slack in SLACKS:
+        evaluator, rng = Racing(slack=slack), np.random.default_rng(0)
+        timings = [
+            evaluator.evaluate(Block(x, int(rng.integers(len(x)))).run, Bar(float(np.median(x))), rng)
+            for x in long
+            for _ in range(seeds)
+        ]
+        equal = float(np.mean([t.why.startswith("stopped") for t in timings]))
+        out[f"slack {slack}"] = {**_orders(part, evaluator, 1), "equal": equal}
     return out
+
+
+def _orders(part: Recorded, evaluator: Any, seeds: int) -> dict[str, float]:
+    seconds, quality, lost = [], [], []
+    for seed in range(seeds):
+        order = np.random.default_rng(seed).permutation(len(part.rows))[:ROWS]
+        replay = Replay([part], evaluator, VirtualClock(), seed)
+        done = list(replay.measure(part.task, part.rows[order], Bar(flops=part.task.flops)))
+        truth = {tuple(map(int, part.rows[i])): part.latency[i] for i in order}
+        best = min(truth, key=truth.__getitem__)
+        held = sorted((m.latency_s, truth[m.config]) for m in done if m.seconds)[:4]
+        seconds.append(replay.spent["run"] / len(order))
+        quality.append(truth[best] / min(b for a, b in held if a <= 1.1 * held[0][0]))
+        lost.append(next(m for m in done if m.config == best).why.startswith("stopped"))
+    return {"run_s": float(np.mean(seconds)), "quality": float(np.mean(quality)), "lost": float(np.mean(lost))}
 
 
 def _over(found: dict, name: str, figure: str) -> np.ndarray:

@@ -115,7 +115,7 @@ class _Forest:
             from forestci import calc_inbag
 
             self.inbag = calc_inbag(rows, forest)
-            self.core = np.linalg.qr(self.inbag - 1, mode="r") + 1
+            self.core = np.asarray(np.linalg.qr(self.inbag - 1, mode="r")) + 1
 
     def predict(self, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean and deviation `(n,)` of float32 rows `(n, p)`."""
