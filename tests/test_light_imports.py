@@ -8,7 +8,8 @@ import sys
 import pytest
 from workspace import PACKAGES, module, project
 
-HEAVY = {"tvm", "tvm_ffi", "torch", "sklearn", "scipy", "xgboost", "lightgbm", "onnx", "onnxruntime", "pytest"}
+HEAVY = {"tvm", "tvm_ffi", "torch", "sklearn", "forestci", "scipy", "xgboost", "lightgbm", "onnx", "onnxruntime"}
+HEAVY |= {"pytest"}
 
 
 def targets():

@@ -1,27 +1,66 @@
-"""Seconds that a pipeline thinks per batch of 64: fit and propose on knob features, by records and searcher.
+"""CPU seconds that a pipeline thinks per batch: fit and propose on knob features, by records, surrogate and searcher.
 
-    hatch run python tools/bench/think.py [--records 1000]
+    hatch run python tools/bench/think.py [--records 1000] [--batch 64] [--only rf-ei]
 
-The space is a real convolution's; run times are drawn, since thinking does not depend on them. One thread.
+The space is a real convolution's; run times are drawn, since thinking does not depend on them. One thread; each line is
+a process of its own, whose peak memory beyond its start is printed.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
+import os
+import resource
 import time
 
 import numpy as np
-from tt_core.tuning import prepare
-from tt_spec import Measurement, Pipeline, Plugins
+
+LINES = (
+    *(
+        (("xgb", {"inputs": "knobs", "objective": objective}), searcher)
+        for searcher in (("anneal", {}), ("anneal", {"unit": "spread", "temperature": 0.3}), ("evolve", {}))
+        for objective in ("rank", "regression")
+    ),
+    *(
+        (surrogate, ("contextual-anneal", {}))
+        for surrogate in (
+            ("rf-ei", {}),
+            ("rf-ei", {"calibrate": True}),
+            ("rf-ei", {"uncertainty": "forestci"}),
+            ("gp", {}),
+        )
+    ),
+)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=int, default=1000)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--only", default="", help="part of a line's text")
     options = parser.parse_args()
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ[name] = "1"
+    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
+        for surrogate, searcher in LINES:
+            text = f"{_text(surrogate)}, {_text(searcher)}"
+            if options.only in text:
+                rows, took, extra = pool.apply(_think, (surrogate, searcher, options.records, options.batch))
+                print(f"{text:90} {rows} rows, {took:.2f} s, {extra:.0f} MB", flush=True)
+
+
+def _text(piece) -> str:
+    return piece[0] + "".join(f" {k}={v}" for k, v in piece[1].items())
+
+
+def _think(surrogate, searcher, records: int, n: int) -> tuple[int, float, float]:
+    from tt_core.tuning import prepare
+    from tt_spec import Measurement, Pipeline, Plugins, draw
+
     task = prepare("op:conv2d:1,64,56,64,3,1,1").tasks[0]
     rng = np.random.default_rng(0)
-    rows = task.space.sample(options.records, rng)
+    rows = draw(task.space, set(), records, rng)
     features = task.space.encode(rows)
     seconds = 1e-3 * np.exp(features @ rng.normal(0, 0.1, features.shape[1]))
     known = [
@@ -29,19 +68,22 @@ def main() -> None:
         for r, s in zip(rows, seconds, strict=True)
     ]
     plugins = Plugins()
-    for searcher, settings in (("anneal", {}), ("anneal", {"unit": "spread", "temperature": 0.3}), ("evolve", {})):
-        for objective in ("rank", "regression"):
-            pipeline = Pipeline(
-                task,
-                plugins.build("surrogate", "xgb", inputs="knobs", objective=objective),
-                plugins.build("searcher", searcher, **settings),
-                plugins.build("sampler", "diverse"),
-            )
-            pipeline.restore(known)
-            start = time.perf_counter()
-            batch = pipeline.ask(64)
-            took = time.perf_counter() - start
-            print(f"{searcher:8} {settings!s:42} {objective:11} {len(batch.codes)} rows, {took:.2f} s")
+
+    def pipeline(known) -> Pipeline:
+        pieces = (
+            plugins.build("surrogate", surrogate[0], **surrogate[1]),
+            plugins.build("searcher", searcher[0], **searcher[1]),
+        )
+        made = Pipeline(task, *pieces, plugins.build("sampler", "diverse"))
+        made.restore(known)
+        return made
+
+    pipeline(known[:32]).ask(8)  # libraries load
+    whole = pipeline(known)
+    before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    codes = whole.ask(n).codes
+    took = time.process_time() - began
+    return len(codes), took, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
 
 
 if __name__ == "__main__":

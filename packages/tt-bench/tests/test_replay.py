@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tt_bench.errors import BenchError
 from tt_bench.recording import Pace
-from tt_bench.replay import Replay, _Block
+from tt_bench.replay import Block, Replay
 from tt_bench_toy import recorded, task
 from tt_measure import Fixed
 from tt_spec import Bar, Timing, VirtualClock
@@ -54,7 +54,7 @@ class TestContract(MeasurerContract):
     st.lists(st.integers(1, 90), min_size=1, max_size=6),
 )
 def test_runs_are_one_contiguous_block_around_the_end(series, start, asks):
-    block = _Block(np.array(series), start % len(series))
+    block = Block(np.array(series), start % len(series))
     at = start % len(series)
     for n in asks:
         want = [series[(at + i) % len(series)] for i in range(n)]

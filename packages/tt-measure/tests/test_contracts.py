@@ -1,7 +1,7 @@
 """The contracts that every measurer and evaluator keeps."""
 
 import pytest
-from tt_measure import Fixed, WorkerPool
+from tt_measure import Adaptive, Fixed, Racing, WorkerPool
 from tt_spec.testing import EvaluatorContract, MeasurerContract
 
 
@@ -16,3 +16,15 @@ class TestFixed(EvaluatorContract):
     @pytest.fixture
     def piece(self):
         return Fixed()
+
+
+class TestAdaptive(EvaluatorContract):
+    @pytest.fixture
+    def piece(self):
+        return Adaptive()
+
+
+class TestRacing(EvaluatorContract):
+    @pytest.fixture(params=["adaptive", "fixed"])
+    def piece(self, request):
+        return Racing(request.param)

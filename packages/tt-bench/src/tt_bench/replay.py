@@ -12,7 +12,7 @@ from tt_spec import Bar, Measurement, Realised, Statements, Task, VirtualClock
 from tt_bench.errors import BenchError
 from tt_bench.recording import Recorded
 
-__all__ = ["Replay", "Unrecorded"]
+__all__ = ["Block", "Replay", "Unrecorded"]
 
 Unrecorded = Literal["nearest", "refuse"]
 
@@ -135,7 +135,7 @@ class Replay:
             self._pass(m.cost.get("run", 0.0), "run")
             return self._failed(part, row, m)
         rng = np.random.default_rng([self.seed, zlib.crc32(part.task.key.encode()), *map(int, row)])
-        block = _Block(np.asarray(m.seconds), int(rng.integers(len(m.seconds))))
+        block = Block(np.asarray(m.seconds), int(rng.integers(len(m.seconds))))
         timing = self.evaluator.evaluate(block.run, bar, rng)
         self._pass(block.spent, "run")
         return self._measurement(
@@ -171,7 +171,7 @@ class Replay:
         self._pass(max(0.0, at - self.clock.now()), what)
 
 
-class _Block:
+class Block:
     """Executions drawn from a series, one after the other, from `start` on and around its end."""
 
     def __init__(self, series: np.ndarray, start: int) -> None:

@@ -1,6 +1,7 @@
 """Searchers: pieces that propose configurations by asking the cost model, never the machine."""
 
 from tt_search.anneal import Anneal
+from tt_search.contextual import ContextualAnneal
 from tt_search.evolve import Evolve
 
-__all__ = ["Anneal", "Evolve"]
+__all__ = ["Anneal", "ContextualAnneal", "Evolve"]

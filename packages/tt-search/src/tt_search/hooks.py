@@ -9,5 +9,11 @@ from tt_spec.hooks import Entry, hookimpl
 def tt_searchers() -> list[Entry]:
     return [
         Entry("anneal", "tt_search.anneal:Anneal", "parallel simulated annealing", "AutoTVM, Chen 2018"),
+        Entry(
+            "contextual-anneal",
+            "tt_search.contextual:ContextualAnneal",
+            "simulated annealing that explores as much as the model doubts",
+            "AdaTune, Li 2020",
+        ),
         Entry("evolve", "tt_search.evolve:Evolve", "evolutionary search from the best measured", "Ansor, Zheng 2020"),
     ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tt_surrogate.forest import ForestEI
+from tt_surrogate.gaussian import GaussianProcess
 from tt_surrogate.xgb import XGB
 
-__all__ = ["XGB"]
+__all__ = ["XGB", "ForestEI", "GaussianProcess"]
