@@ -2,5 +2,6 @@
 
 from tt_search.anneal import Anneal
 from tt_search.evolve import Evolve
+from tt_search.ppo import PPO
 
-__all__ = ["Anneal", "Evolve"]
+__all__ = ["PPO", "Anneal", "Evolve"]

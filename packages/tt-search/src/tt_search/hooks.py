@@ -10,4 +10,11 @@ def tt_searchers() -> list[Entry]:
     return [
         Entry("anneal", "tt_search.anneal:Anneal", "parallel simulated annealing", "AutoTVM, Chen 2018"),
         Entry("evolve", "tt_search.evolve:Evolve", "evolutionary search from the best measured", "Ansor, Zheng 2020"),
+        Entry(
+            "ppo",
+            "tt_search.ppo:PPO",
+            "an agent learns which way to turn the knobs",
+            "Chameleon, Ahn 2020",
+            requires="tt-search[torch]",
+        ),
     ]
