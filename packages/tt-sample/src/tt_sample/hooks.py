@@ -16,6 +16,9 @@ def tt_samplers() -> list[Entry]:
             "Chameleon, Ahn 2020",
         ),
         Entry(
-            "kmeans", "tt_sample.kmeans:KMeans", "a row of each cluster, to a precision", "adaptive workflow, 2024, II.C"
+            "kmeans",
+            "tt_sample.kmeans:KMeans",
+            "a row of each cluster, to a precision",
+            "adaptive workflow, 2024, II.C",
         ),
     ]

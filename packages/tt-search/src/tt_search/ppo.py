@@ -32,7 +32,7 @@ class PPO:
 
     Rewards are counted in standard deviations of random rows' scores from their mean, because the models of one task
     differ in scale; an episode that ends is cut off and not worth nothing from then on (else the agent would learn not
-    to stay anywhere), and another begins at a random row in its place. Knobs that the configuration does not use
+    to stay anywhere), and another begins in its place. Knobs that the configuration does not use
     neither move nor count.
 
     Source: Ahn et al. (2020), Chameleon, section 3.2, tables 7 and 9 (ICLR); Schulman et al. (2017), Proximal policy
@@ -54,6 +54,8 @@ class PPO:
         entropy: Weight of the policy's entropy. (default: 0.1)
         ending: An episode ends when this share of the knobs did not move, by choice or held by a border.
             (default: 0.75)
+        elite: Share of the episodes that begin at one of the best rows met, of a call's first ones at one of the best
+            measured; the others begin at random rows. (default: 0.5; the paper does not say)
         patience: Steps without a change in the kept set after which the call ends. (default: 50)
         keep: Rows in the kept set, AutoTVM's plan size; more if more are asked for. (default: 64)
         choice: Rows handed over per row asked for, so that the sampler has something to choose from. (default: 2.0)

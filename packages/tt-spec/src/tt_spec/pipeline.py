@@ -251,8 +251,8 @@ class Pipeline:
             info.update(selection.info)
         info.update(proposed=len(proposal.codes), selected=len(selection.codes), random_share=share)
         codes = selection.codes[:greedy]
-        if selection.complete and len(codes):
-            n = min(n, int(round_half_up(len(codes) / (1.0 - share))))
+        if selection.complete and 0 < len(codes) < greedy:
+            n = int(round_half_up(len(codes) / (1.0 - share)))
         return codes, info, n
 
     def _fit(self, round: int) -> None:
