@@ -1,4 +1,7 @@
-"""What thinking costs: measured once, then charged from a table, so that the same seed gives the same bytes."""
+"""What thinking costs: measured once, then charged from a table, so that the same seed gives the same bytes.
+
+Counted in processor time: pieces think in one thread, and what else the machine does must not be charged to them.
+"""
 
 from __future__ import annotations
 
@@ -42,16 +45,16 @@ class Thoughts:
 
 @dataclass
 class Stopwatch:
-    """Real seconds spent inside something."""
+    """Processor seconds spent inside something."""
 
     seconds: float = 0.0
 
     def __call__(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        began = time.perf_counter()
+        began = time.process_time()
         try:
             return function(*args, **options)
         finally:
-            self.seconds += time.perf_counter() - began
+            self.seconds += time.process_time() - began
 
 
 class Watched:
@@ -91,17 +94,17 @@ class Thinking:
 
 
 class ThinkingPipeline(Pipeline):
-    """A pipeline whose thinking passes on the virtual clock and is watched on the real one."""
+    """A pipeline whose thinking passes on the virtual clock and is counted in processor time."""
 
     thinking: Thinking
     _told_s = 0.0
 
     def ask(self, n: int) -> Batch:
         t, rows = self.thinking, len(self._rows)
-        began, model, programs = time.perf_counter(), t.model.seconds, t.programs.seconds
+        began, model, programs = time.process_time(), t.model.seconds, t.programs.seconds
         batch = super().ask(n)
         model = t.model.seconds - model
-        search = time.perf_counter() - began - model - (t.programs.seconds - programs) + self._told_s
+        search = time.process_time() - began - model - (t.programs.seconds - programs) + self._told_s
         self._told_s = 0.0
         t.seen.append((rows, model, max(search, 0.0)))
         charge = (model, max(search, 0.0)) if t.table is None else t.table.at(rows)
@@ -112,6 +115,6 @@ class ThinkingPipeline(Pipeline):
         return batch
 
     def tell(self, id: int, results: Sequence[Measurement]) -> None:
-        began = time.perf_counter()
+        began = time.process_time()
         super().tell(id, results)
-        self._told_s += time.perf_counter() - began
+        self._told_s += time.process_time() - began

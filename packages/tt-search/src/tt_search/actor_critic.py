@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
-__all__ = ["ActorCritic", "advantages", "ppo_loss"]
+__all__ = ["ActorCritic", "advantages", "one_thread", "ppo_loss"]
 
 
 class ActorCritic(nn.Module):
@@ -98,3 +101,14 @@ def ppo_loss(
     surrogate = torch.minimum(rho * advantage, rho.clamp(1 - clip, 1 + clip) * advantage)
     randomness = (-(logs.exp() * logs).sum(-1) * free).sum(-1)
     return (-surrogate + value * (values - returns) ** 2 - entropy * randomness).mean()
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Torch in one thread for the time being: networks this small gain nothing from more."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -100,14 +100,20 @@ class PPO:
         if not ctx.fitted:
             codes = draw(ctx.space, ctx.seen, n, ctx.rng)
             return Proposal(codes, np.zeros(len(codes)), self.random_share)
-        asked = max(n, math.ceil(self.choice * n))
+        from tt_search.actor_critic import one_thread
+
+        with one_thread():
+            return self._search(ctx, max(n, math.ceil(self.choice * n)))
+
+    def _search(self, ctx: Context, asked: int) -> Proposal:
         best, scored = Best(ctx, max(self.keep, asked)), Scored(ctx.score)
         known = ctx.rows[np.argsort(-ctx.y, kind="stable")[: self.keep]]
         some = ctx.space.sample(self.episodes, ctx.rng)
         if not len(some):
             return Proposal(best.codes, best.scores, self.random_share)
         start = scored(some)
-        mean, spread = float(start.mean()), max(float(start.std()), 1e-8)
+        mean, spread = float(start.mean()), float(start.std())
+        spread = spread if spread > 1e-8 else 1.0  # a model that tells no rows apart
         best.add(some, start)
         codes = self._start(ctx, known, self.episodes)
         steps = quiet = episodes = 0
