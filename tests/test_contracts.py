@@ -13,6 +13,7 @@ with warnings.catch_warnings():
 
 # Options that make a piece small or buildable here; functions get tmp_path.
 OPTIONS = {
+    ("searcher", "ppo"): lambda tmp_path: {"episodes": 16, "steps": 20, "patience": 10},
     ("store", "sqlite"): lambda tmp_path: {"path": tmp_path / "tt.db"},
     # its default backend needs no compiler: programs are pauses
     ("measurer", "local"): lambda tmp_path: {"workers": 1, "lock": tmp_path / "lock"},

@@ -3,7 +3,8 @@
     hatch run python tools/bench/think.py [--records 1000] [--batch 64] [--only rf-ei]
 
 The space is a real convolution's; run times are drawn, since thinking does not depend on them. One thread; each line is
-a process of its own, whose peak memory beyond its start is printed.
+a process of its own, whose peak memory beyond its start is printed. Searchers run until they stop by themselves; `ppo`
+also in full, Chameleon's 128 episodes of 500 steps. Last, how long samplers take for 1,000 candidates.
 """
 
 from __future__ import annotations
@@ -19,7 +20,13 @@ import numpy as np
 LINES = (
     *(
         (("xgb", {"inputs": "knobs", "objective": objective}), searcher)
-        for searcher in (("anneal", {}), ("anneal", {"unit": "spread", "temperature": 0.3}), ("evolve", {}))
+        for searcher in (
+            ("anneal", {}),
+            ("anneal", {"unit": "spread", "temperature": 0.3}),
+            ("evolve", {}),
+            ("ppo", {}),
+            ("ppo", {"patience": 500}),
+        )
         for objective in ("rank", "regression")
     ),
     *(
@@ -31,6 +38,13 @@ LINES = (
             ("gp", {}),
         )
     ),
+)
+SAMPLERS = (
+    ("diverse", {}),
+    ("adaptive", {}),
+    ("adaptive", {"variant": "literal"}),
+    ("adaptive", {"variant": "public"}),
+    ("kmeans", {}),
 )
 
 
@@ -48,6 +62,10 @@ def main() -> None:
             if options.only in text:
                 rows, took, extra = pool.apply(_think, (surrogate, searcher, options.records, options.batch))
                 print(f"{text:90} {rows} rows, {took:.2f} s, {extra:.0f} MB", flush=True)
+        for sampler in SAMPLERS:
+            if options.only in (text := _text(sampler)):
+                rows, took = pool.apply(_sample, (sampler,))
+                print(f"{text:90} {rows} rows, {took:.2f} s", flush=True)
 
 
 def _text(piece) -> str:
@@ -84,6 +102,44 @@ def _think(surrogate, searcher, records: int, n: int) -> tuple[int, float, float
     codes = whole.ask(n).codes
     took = time.process_time() - began
     return len(codes), took, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+
+
+def _sample(sampler, candidates: int = 1000, n: int = 61) -> tuple[int, float]:
+    from tt_core.tuning import prepare
+    from tt_spec import Context, Plugins, Prediction, Proposal, VirtualClock
+
+    task = prepare("op:conv2d:1,64,56,64,3,1,1").tasks[0]
+    rng = np.random.default_rng(0)
+    codes = task.space.sample(candidates, rng)
+    seen = frozenset(r.tobytes() for r in codes[::2])  # half of what is offered was visited
+    piece = Plugins().build("sampler", sampler[0], **sampler[1])
+
+    def flat(codes: np.ndarray) -> np.ndarray:
+        return np.zeros(len(codes))
+
+    def predict(codes: np.ndarray) -> Prediction:
+        return Prediction(flat(codes), flat(codes))
+
+    for _ in range(2):  # the first loads libraries
+        ctx = Context(
+            task,
+            task.space,
+            codes[:0],
+            flat(codes[:0]),
+            [],
+            codes[:0],
+            1.0,
+            predict,
+            flat,
+            rng,
+            VirtualClock(),
+            True,
+            seen,
+        )
+        began = time.process_time()
+        chosen = piece.select(ctx, Proposal(codes, flat(codes)), n)
+        took = time.process_time() - began
+    return len(chosen.codes), took
 
 
 if __name__ == "__main__":

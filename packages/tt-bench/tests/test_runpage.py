@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -121,6 +122,20 @@ def test_curves_are_drawn_by_a_browser(text, browser, tmp_path):
     drawn = browser(tmp_path / "page.html", "[id^=curve-] path")
     assert len(drawn) == 3, "the model's and each operator's"
     assert all(width > 50 and height > 5 for width, height in drawn)
+
+
+def test_clusters_and_their_losses_are_drawn(history, host, browser, tmp_path):
+    (log,) = history.with_suffix(".runs").iterdir()
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    for e in events:
+        if e["event"] == "batch_measured" and e["task"] == "first" and e["batch"]["id"] > 1:
+            e["info"] |= {"k": 6 + e["batch"]["id"], "loss_curve": {"k": [8, 9, 10], "loss": [5.0, 3.0, 2.5]}}
+    edited = tmp_path / "clusters.jsonl"
+    edited.write_text("".join(json.dumps(e) + "\n" for e in events))
+    runpage.write(runpage.listen(host, str(edited), history), history, tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    assert "<h2>Clusters</h2>" in text and "<td class=text>8, 9</td>" in text
+    assert len(browser(tmp_path / "page.html", "[id^=clusters-]")) == 2, "a dot for each batch"
 
 
 def test_a_run_that_was_killed_is_drawn(history, host, tmp_path):

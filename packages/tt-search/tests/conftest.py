@@ -11,7 +11,8 @@ from tt_spec.pieces.synthetic import SyntheticMeasurer, synthetic_task
 class Oracle:
     """A context whose model is the truth; counts the rows that it was asked."""
 
-    def __init__(self, task: Task, measured: int, seed: int, pending: int = 0) -> None:
+    def __init__(self, task: Task, measured: int, seed: int, pending: int = 0, landscape: str = "separable") -> None:
+        self.measurer = SyntheticMeasurer(landscape=landscape)  # type: ignore[arg-type]
         self.task, self.asked, self.batches = task, 0, 0
         rng = np.random.default_rng([seed, 7])
         known = draw(task.space, set(), measured + pending, rng)
@@ -33,7 +34,7 @@ class Oracle:
         )
 
     def truth(self, codes: np.ndarray) -> np.ndarray:
-        return 1e-3 / SyntheticMeasurer().seconds(self.task, codes)
+        return 1e-3 / self.measurer.seconds(self.task, codes)
 
     def score(self, codes: np.ndarray) -> np.ndarray:
         self.asked += len(codes)
@@ -45,9 +46,22 @@ class Oracle:
         return -np.sort(-self.truth(self.task.space.sample(calls, np.random.default_rng(99))))[:n]
 
 
-@pytest.fixture
-def oracle() -> Callable[..., Oracle]:
-    def make(knobs: int = 10, choices: int = 16, measured: int = 50, seed: int = 0, pending: int = 0) -> Oracle:
-        return Oracle(synthetic_task("peak", knobs, choices), measured, seed, pending)
+@pytest.fixture(scope="session")
+def make_oracle() -> Callable[..., Oracle]:
+    def make(
+        knobs: int = 10,
+        choices: int = 16,
+        measured: int = 50,
+        seed: int = 0,
+        pending: int = 0,
+        landscape: str = "separable",
+        name: str = "peak",
+    ) -> Oracle:
+        return Oracle(synthetic_task(name, knobs, choices), measured, seed, pending, landscape)
 
     return make
+
+
+@pytest.fixture
+def oracle(make_oracle: Callable[..., Oracle]) -> Callable[..., Oracle]:
+    return make_oracle

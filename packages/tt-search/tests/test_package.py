@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 
+import pytest
 import tt_search.hooks
-from tt_spec.plugins import Plugins
+from tt_spec.plugins import PluginError, Plugins
 
 
 def test_importing_stays_light():
@@ -20,5 +22,9 @@ def test_every_entry_builds_without_options():
     assert not found.broken and any(found.pieces.values())
     for role, pieces in found.pieces.items():
         for name, piece in pieces.items():
+            if piece.entry.requires and importlib.util.find_spec("torch") is None:
+                with pytest.raises(PluginError, match=r"pip install 'tt-search\[torch\]'"):
+                    found.build(role, name)
+                continue
             assert found.build(role, name) is not None
             assert piece.entry.summary

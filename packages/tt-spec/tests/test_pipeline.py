@@ -92,6 +92,30 @@ def test_random_rows_fill_their_share_after_the_sampler(share, n, places):
     assert batch.origin == ("search",) * (n - places) + ("random",) * places
 
 
+class Few(TopSampler):
+    """Says that three rows are enough, whatever is asked for."""
+
+    def select(self, ctx, proposal, n):
+        return Selection(proposal.codes[: min(n, 3)], complete=True)
+
+
+@pytest.mark.parametrize(("share", "n", "places"), [(0.0, 8, 0), (0.25, 8, 1), (0.5, 20, 3), (0.5, 5, 3), (1.0, 8, 8)])
+def test_a_complete_selection_makes_the_batch_smaller(share, n, places):
+    p = pipeline(searcher=Half(share, many=4))
+    p.sampler = Few()
+    turn(p)
+    batch = turn(p, n)
+    assert batch.origin.count("random") == places and batch.origin.count("search") == min(3, n - places)
+
+
+def test_a_complete_selection_of_nothing_leaves_the_batch_to_chance():
+    p = pipeline(searcher=Half(0.0))
+    p.sampler = Few()
+    p.sampler.select = lambda ctx, proposal, n: Selection(proposal.codes[:0], complete=True)
+    turn(p)
+    assert turn(p).origin == ("random",) * 8
+
+
 @pytest.mark.parametrize("task", [wide_task(), mixed_task(), tiny_task()], ids=lambda t: t.name)
 def test_no_row_is_asked_twice(task):
     p, asked = pipeline(task), []

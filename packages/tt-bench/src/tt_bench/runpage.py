@@ -31,6 +31,7 @@ class Told:
     Args:
         walls: Seconds of each batch from the end of the one before, by the run's clock.
         info: Numbers among a batch's remarks: `(task, trials, value)` by name.
+        losses: Of batches picked by clustering, `(numbers of clusters, their losses, the number chosen)` by task.
     """
 
     run: RunInfo | None = None
@@ -39,6 +40,7 @@ class Told:
     spent: Counter[str] = field(default_factory=Counter)
     batches: Counter[str] = field(default_factory=Counter)
     info: dict[str, list[tuple[str, int, float]]] = field(default_factory=lambda: defaultdict(list))
+    losses: dict[str, list[tuple[list[int], list[float], int]]] = field(default_factory=lambda: defaultdict(list))
     _before: float | None = None
 
     def tt_run_started(self, run: RunInfo) -> None:
@@ -50,6 +52,8 @@ class Told:
         self.batches[name] += 1
         for key, value in _numbers(batch.info):
             self.info[key].append((name, state.trials, value))
+        if isinstance(curve := batch.info.get("loss_curve"), dict):
+            self.losses[name].append((list(curve["k"]), list(curve["loss"]), int(batch.info["k"])))
         at = state.curve[-1][1]
         first = min((m.at for m in results), default=at)
         wall = at - (first if self._before is None else self._before)
@@ -84,6 +88,7 @@ def write(told: Told, history: Path, out: Path) -> None:
         _section_slots(told, states),
         _section_errors(told),
         _section_best(told, states, history),
+        _section_clusters(told, states),
         _section_info(told),
     ]
     try:
@@ -265,6 +270,29 @@ def _section_info(told: Told) -> str:
         ax.tick_params(labelsize=7)
     axes[-1].set_xlabel("trials of the operator", fontsize=8)
     return section("What the pieces remarked", _svg(made, "info"), "Their own numbers, one line per operator.")
+
+
+def _section_clusters(told: Told, states: Sequence[TaskState]) -> str:
+    shown = [s.task.name for s in states if told.losses[s.task.name]][:PANELS]
+    if not shown:
+        return ""
+    made, axes = pictures.grid(len(shown), 3.6, 2.2)
+    for ax, name in zip(axes, shown, strict=True):
+        batches = told.losses[name]
+        for i, (ks, losses, k) in enumerate(batches):
+            shade = str(round(0.75 * (1 - (i + 1) / len(batches)), 3))  # later batches are darker
+            ax.plot(ks, losses, color=shade, linewidth=0.8)
+            (chosen,) = ax.plot([k], [losses[ks.index(k)]], "o", color="#D55E00", markersize=4)
+            chosen.set_gid(f"clusters-{name}-{i}")
+        ax.set_title(name, fontsize=8)
+        ax.tick_params(labelsize=7)
+    axes[-1].set_xlabel("clusters", fontsize=8)
+    rows = [(name, ", ".join(str(k) for _, _, k in told.losses[name])) for name in shown]
+    note = (
+        "What candidates lose when their cluster's centroid stands for them, by number of clusters; later batches are"
+    )
+    body = _svg(made, "clusters") + table(("operator", "clusters of each batch"), rows, text=(1,))
+    return section("Clusters", body, f"{note} darker. The dots are the numbers chosen.")
 
 
 def _numbers(info: Any, prefix: str = "") -> list[tuple[str, float]]:

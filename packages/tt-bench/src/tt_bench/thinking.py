@@ -95,7 +95,7 @@ class Thinking:
 
 
 class ThinkingPipeline(Pipeline):
-    """A pipeline whose thinking passes on the virtual clock and is watched on the real one."""
+    """A pipeline whose thinking passes on the virtual clock and is counted in processor time."""
 
     thinking: Thinking
     _told_s = 0.0

@@ -1,5 +1,8 @@
 """Samplers: pieces that pick which proposed configurations to measure."""
 
+from tt_sample.adaptive import Adaptive
 from tt_sample.diverse import Diverse
+from tt_sample.kmeans import KMeans
+from tt_sample.synthesis import synthesise
 
-__all__ = ["Diverse"]
+__all__ = ["Adaptive", "Diverse", "KMeans", "synthesise"]

@@ -9,4 +9,16 @@ from tt_spec.hooks import Entry, hookimpl
 def tt_samplers() -> list[Entry]:
     return [
         Entry("diverse", "tt_sample.diverse:Diverse", "high scores and many knob values", "AutoTVM, Chen 2018"),
+        Entry(
+            "adaptive",
+            "tt_sample.adaptive:Adaptive",
+            "a row of each cluster, new ones for those visited",
+            "Chameleon, Ahn 2020",
+        ),
+        Entry(
+            "kmeans",
+            "tt_sample.kmeans:KMeans",
+            "a row of each cluster, to a precision",
+            "adaptive workflow, 2024, II.C",
+        ),
     ]

@@ -3,5 +3,6 @@
 from tt_search.anneal import Anneal
 from tt_search.contextual import ContextualAnneal
 from tt_search.evolve import Evolve
+from tt_search.ppo import PPO
 
-__all__ = ["Anneal", "ContextualAnneal", "Evolve"]
+__all__ = ["PPO", "Anneal", "ContextualAnneal", "Evolve"]

@@ -10,7 +10,8 @@ from tt_spec.rng import draw
 from tt_spec.space import Space
 from tt_spec.types import Context, Proposal
 
-from tt_search.best import Best, row_keys
+from tt_search.best import Best
+from tt_search.scored import Scored
 
 __all__ = ["Evolve"]
 
@@ -62,7 +63,7 @@ class Evolve:
             codes = draw(ctx.space, ctx.seen, n, ctx.rng)
             return Proposal(codes, np.zeros(len(codes)), self.random_share)
         asked = max(n, math.ceil(self.choice * n))
-        best, scored = Best(ctx, asked), _Scored(ctx)
+        best, scored = Best(ctx, asked), Scored(ctx.score)
         rows = self._start(ctx)
         means = []
         for generation in range(self.generations + 1):
@@ -92,20 +93,6 @@ class Evolve:
         if self.crossover:
             children[~mutant] = _cross(space, children[~mutant], rows, p, rng)
         return children
-
-
-class _Scored:
-    """The model's score of each row `(n,)`, asked once."""
-
-    def __init__(self, ctx: Context) -> None:
-        self.score, self.known = ctx.score, {}
-
-    def __call__(self, rows: np.ndarray) -> np.ndarray:
-        keys, first, back = np.unique(row_keys(rows), return_index=True, return_inverse=True)
-        new = np.array([k not in self.known for k in keys.tolist()], dtype=bool)
-        if new.any():
-            self.known.update(zip(keys[new].tolist(), self.score(rows[first[new]]).tolist(), strict=True))
-        return np.array([self.known[k] for k in keys.tolist()])[back]
 
 
 def _chances(fitness: np.ndarray, selection: str) -> np.ndarray:

@@ -16,4 +16,11 @@ def tt_searchers() -> list[Entry]:
             "AdaTune, Li 2020",
         ),
         Entry("evolve", "tt_search.evolve:Evolve", "evolutionary search from the best measured", "Ansor, Zheng 2020"),
+        Entry(
+            "ppo",
+            "tt_search.ppo:PPO",
+            "an agent learns which way to turn the knobs",
+            "Chameleon, Ahn 2020",
+            requires="tt-search[torch]",
+        ),
     ]

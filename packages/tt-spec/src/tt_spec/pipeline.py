@@ -186,7 +186,8 @@ class Pipeline:
         self._admit(self._warm, "warm", chosen, invalid, n)
         self._warm = np.array([w for w in self._warm if _token(self.space, w) not in self._seen])
         if any(math.isfinite(s) for s in self._seconds) and len(chosen.rows) < n:
-            codes, info = self._propose(n - len(chosen.rows), round)
+            codes, info, wanted = self._propose(n - len(chosen.rows), round)
+            n = len(chosen.rows) + wanted
             self._admit(codes, "search", chosen, invalid, n)
         rng = rng_for(self.seed, self.task.key, "random", round)
         for tries in range(16):  # a backend may refuse most rows: ask for more each time
@@ -231,7 +232,8 @@ class Pipeline:
 
     # -- inside -------------------------------------------------------------------------------------------------
 
-    def _propose(self, n: int, round: int) -> tuple[np.ndarray, dict[str, Any]]:
+    def _propose(self, n: int, round: int) -> tuple[np.ndarray, dict[str, Any], int]:
+        """Rows to measure, remarks, and how many rows the batch should have with the random ones, at most `n`."""
         self._fit(round)
         ctx = self._context("searcher", round)
         with blame("searcher", self.searcher):
@@ -248,7 +250,10 @@ class Pipeline:
             selection = checked_selection(self.sampler.select(ctx, proposal, greedy), self.space, self.sampler)
             info.update(selection.info)
         info.update(proposed=len(proposal.codes), selected=len(selection.codes), random_share=share)
-        return selection.codes[:greedy], info
+        codes = selection.codes[:greedy]
+        if selection.complete and 0 < len(codes) < greedy:
+            n = int(round_half_up(len(codes) / (1.0 - share)))
+        return codes, info, n
 
     def _fit(self, round: int) -> None:
         known = sum(len(p._rows) for p in (self.peers if self.surrogate.shared else [self]))

@@ -155,7 +155,7 @@ class Sampler(Protocol):
     """Picks which proposed rows to measure."""
 
     def select(self, ctx: Context, proposal: Proposal, n: int) -> Selection:
-        """Up to `n` distinct rows that are `ctx.fresh`."""
+        """Up to `n` distinct rows that are `ctx.fresh`; `complete=True` where fewer are meant to be the whole batch."""
         ...
 
 

@@ -212,10 +212,18 @@ class Proposal:
 
 @dataclass(frozen=True)
 class Selection:
-    """A sampler's answer: rows `(n, d)` and remarks for the event log."""
+    """A sampler's answer.
+
+    Args:
+        codes: Rows `(n, d)`.
+        info: Remarks for the event log.
+        complete: Whether these rows and the random ones that go with them are the whole batch; else random rows take
+            the places that are left of what was asked for.
+    """
 
     codes: np.ndarray
     info: dict[str, Any] = field(default_factory=dict)
+    complete: bool = False
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 import numpy as np
 
@@ -20,16 +21,31 @@ def synthetic_task(name: str = "bowl", knobs: int = 4, choices: int = 8) -> Task
 
 
 class SyntheticMeasurer:
-    """Simulated: seconds are 1 ms times one plus the squared distance to an optimum hidden by the task's name.
+    """Simulated: 1 ms times one plus what a row lacks of an optimum hidden by the task's name.
+
+    With z the difference of codes from the optimum, each knob's over its number of choices less one, a row lacks
+
+    - "separable": |z|^2, each knob on its own;
+    - "rotated": the sum of w_i (Q z)_i^2 with a random rotation Q and weights w from 0.1 to 3: a narrow valley that
+      crosses the knobs;
+    - "deceptive": 25 |z|^2 around the optimum, but a wide bowl about its mirror image, which is a quarter slower,
+      everywhere else.
 
     Args:
+        landscape: What a row lacks. (default: "separable")
         noise: Relative standard deviation of each timing. (default: 0.01)
         fail: Share of rows that fail to build, fixed per row. (default: 0)
         seed: Of the noise.
     """
 
-    def __init__(self, noise: float = 0.01, fail: float = 0.0, seed: int = 0) -> None:
-        self.noise, self.fail, self.seed = noise, fail, seed
+    def __init__(
+        self,
+        noise: float = 0.01,
+        fail: float = 0.0,
+        seed: int = 0,
+        landscape: Literal["separable", "rotated", "deceptive"] = "separable",
+    ) -> None:
+        self.noise, self.fail, self.seed, self.landscape = noise, fail, seed, landscape
 
     def optimum(self, task: Task) -> np.ndarray:
         """The fastest row, `(d,)`."""
@@ -37,8 +53,17 @@ class SyntheticMeasurer:
 
     def seconds(self, task: Task, codes: np.ndarray) -> np.ndarray:
         """Noise-free seconds of each row, `(n,)`."""
-        scale = np.maximum(np.asarray(task.space.shape) - 1, 1)
-        return 1e-3 * (1.0 + (((codes - self.optimum(task)) / scale) ** 2).sum(axis=1))
+        last, best = np.asarray(task.space.shape) - 1, self.optimum(task)
+        scale = np.maximum(last, 1)
+        z = (codes - best) / scale
+        if self.landscape == "rotated":
+            rotation = np.linalg.qr(_hash_rng(task.key + "rotated").standard_normal((len(best), len(best))))[0]
+            return 1e-3 * (1.0 + (z @ rotation.T) ** 2 @ np.geomspace(0.1, 3.0, len(best)))
+        lack = (z**2).sum(axis=1)
+        if self.landscape == "deceptive":
+            bowl = 1.25 * (1.0 + (((codes - (last - best)) / scale) ** 2).sum(axis=1))
+            return 1e-3 * np.minimum(1.0 + 25.0 * lack, bowl)
+        return 1e-3 * (1.0 + lack)
 
     def measure(self, task: Task, codes: np.ndarray, bar: Bar) -> Iterator[Measurement]:
         for row, truth in zip(np.asarray(codes), self.seconds(task, np.asarray(codes)), strict=True):
