@@ -181,7 +181,7 @@ def _check(slot: Any, states: Sequence[TaskState]) -> None:
 
 
 def _restored(pipeline: Pipeline) -> TaskState:
-    state = TaskState(pipeline.task, best_s=pipeline.best_s)
+    state = TaskState(pipeline.task, best_s=pipeline.best_s, incumbents=pipeline.incumbents())
     state.restored = sum(n for kind, n in pipeline.errors().items() if kind != "invalid")
     return state
 
@@ -276,6 +276,7 @@ def _measure(
                 if m.latency_s < 0.99 * state.best_s or not math.isfinite(state.best_s):
                     state.last_gain_trial = state.trials
                 state.best_s = m.latency_s
+                state.incumbents.append((state.restored + state.trials, m.latency_s))
             if over() is not None:
                 break
         if not results:

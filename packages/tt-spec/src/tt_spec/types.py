@@ -297,6 +297,7 @@ class TaskState:
 
     Args:
         curve: `(trials, t, best_s)` after each batch; t by the run's clock.
+        incumbents: `(trial, best_s)` of every result that beat all before it; restored trials come first.
         restored: Trials that came from the store, not from this run.
         errors: How often each kind of error occurred.
         finished: Why it left the race, or None.
@@ -304,6 +305,7 @@ class TaskState:
 
     task: Task
     curve: list[tuple[int, float, float]] = field(default_factory=list)
+    incumbents: list[tuple[int, float]] = field(default_factory=list)
     batches: int = 0
     trials: int = 0
     restored: int = 0
