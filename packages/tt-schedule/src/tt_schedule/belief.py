@@ -142,7 +142,7 @@ class _Posterior:
         return np.where(inside & np.isfinite(found), found, -np.inf)
 
     def mode(self) -> np.ndarray:
-        """The least-squares fit, kept from predictions under the incumbent, and its residuals' logarithm, `(p + 1,)`."""
+        """The least-squares fit whose prediction is not under the incumbent, and log of its residuals, `(p + 1,)`."""
         from scipy.optimize import least_squares
 
         low, high = self.low[:-1], self.high[:-1]
@@ -159,7 +159,7 @@ class _Posterior:
         return np.append(theta, np.clip(math.log(spread), self.low[-1], self.high[-1]))
 
     def around(self, mode: np.ndarray, walkers: int, rng: np.random.Generator) -> np.ndarray | None:
-        """Points of the prior in a ball around the mode, `(walkers, p + 1)`, as tight as it can be; None: there are none."""
+        """Points of the prior in a ball around the mode, `(walkers, p + 1)`, as tight as can be; None without any."""
         found = np.empty((0, len(mode)))
         for radius in (1e-3, 1e-2, 3e-2, 1e-1):
             ball = mode + radius * (self.high - self.low) * rng.standard_normal((8 * walkers, len(mode)))
@@ -171,7 +171,7 @@ class _Posterior:
 
 
 def last_segment(gains: Sequence[tuple[int, float]], trials: int, jump: float) -> tuple[int, np.ndarray, np.ndarray]:
-    """Trials before the last jump, and since then trials from 1 on, `(m,)`, with the best performance so far, `(m,)`."""
+    """Trials before the last jump; since then trials from 1 on, `(m,)`, and the best performance so far, `(m,)`."""
     values = np.array([v for _, v in gains])
     at = np.array([t for t, _ in gains])
     first = int(np.max(np.flatnonzero(values[1:] > (1.0 + jump) * values[:-1]) + 1, initial=0))

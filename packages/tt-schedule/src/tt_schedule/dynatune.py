@@ -21,7 +21,7 @@ from tt_schedule.warmup import first_slot, valid, warm_up
 __all__ = ["DynaTune"]
 
 HEADROOM = 1.25
-"""What may still be gained, at least, near the peak or above it: Winograd does with fewer multiplications than counted."""
+"""What may still be gained near the peak and above it: Winograd needs fewer multiplications than are counted."""
 
 
 class DynaTune:

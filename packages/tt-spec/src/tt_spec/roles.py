@@ -166,6 +166,7 @@ class RunState:
     tasks: list[TaskState]
     started: float
     trials: int = 0
+    slots: int = 0
 
 
 @runtime_checkable

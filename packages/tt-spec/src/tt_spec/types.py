@@ -300,6 +300,7 @@ class TaskState:
         incumbents: `(trial, best_s)` of every result that beat all before it; restored trials come first.
         restored: Trials that came from the store, not from this run.
         errors: How often each kind of error occurred.
+        row_s: What a row of the last batch took, searching included, seconds; 0 before the first.
         finished: Why it left the race, or None.
     """
 
@@ -313,6 +314,7 @@ class TaskState:
     finished: str | None = None
     best_s: float = math.inf
     last_gain_trial: int = 0
+    row_s: float = 0.0
 
     @property
     def weight(self) -> float:
