@@ -154,7 +154,7 @@ class _Posterior:
             under = 1e2 * max(0.0, (1 + 1e-6) * self.y[-1] - y[-1])
             return np.nan_to_num(np.append(y[:-1] - self.y, under), nan=1e3, posinf=1e3, neginf=-1e3)
 
-        theta = least_squares(residuals, guess, bounds=(low, high), x_scale=high - low, max_nfev=60).x
+        theta = least_squares(residuals, guess, bounds=(low, high), x_scale="jac", max_nfev=60).x
         spread = max(float(np.sqrt((residuals(theta)[:-1] ** 2).mean())), np.finfo(float).tiny)
         return np.append(theta, np.clip(math.log(spread), self.low[-1], self.high[-1]))
 
