@@ -163,7 +163,7 @@ class Hindsight:
             return Slot(min(cold, key=lambda i: (states[i].trials, i)), trials=self.trials)
         gains = {i: self.gain_s(i, states[i].trials) for i in racing}
         pick = max(racing, key=lambda i: (gains[i], -states[i].trials))
-        return Slot(pick, trials=self.trials, gain_s=gains[pick])
+        return Slot(pick, trials=self.trials, gain_s=gains[pick] if np.isfinite(gains[pick]) else 0.0)
 
     def gain_s(self, i: int, trials: int) -> float:
         """What operator `i` saves the model per slot from there on, seconds, over the best number of slots."""

@@ -14,10 +14,11 @@ CHAINS = 12
 """Independent multiply-adds in flight: more than latency times units of any core, fewer than registers."""
 
 
-def peak_flops(target: Any, steps: int = 200_000, repeats: int = 20) -> float:
+def peak_flops(target: Any, steps: int = 200_000, repeats: int = 500) -> float:
     """FLOP/s of independent float32 multiply-adds on registers, all of the target's cores; the best of `repeats`.
 
-    Takes about a second. Raises what TVM raises for a target that is no CPU's.
+    Takes about a second: the first repeats may find two threads on one core. Raises what TVM raises for a target that
+    is no CPU's.
     """
     import tvm
     from tvm import te

@@ -109,7 +109,7 @@ class DynaTune:
         if self.seconds is not None:
             size = max(1, s.trials // max(1, self.slots_[i]))
         if i not in self.beliefs_ or self.beliefs_[i][0] != known:
-            self.beliefs_[i] = (known, *self._believe(states, s, known, size))
+            self.beliefs_[i] = (known, *self.believe(states, s, known, size))
         _, unit, curve = self.beliefs_[i]
         y = curve.best + curve.improvement(known + size)
         return s.weight * unit * (1.0 / curve.best - 1.0 / y)
@@ -118,7 +118,7 @@ class DynaTune:
         """How many slots task `i` had, at least 1; earlier runs' trials count in slots of `trials`."""
         return max(1, self.slots_[i] + states[i].restored // self.trials)
 
-    def _believe(self, states: Sequence[TaskState], s: TaskState, known: int, size: int) -> tuple[float, Curve]:
+    def believe(self, states: Sequence[TaskState], s: TaskState, known: int, size: int) -> tuple[float, Curve]:
         """Seconds of one execution at the peak, and the belief about the share of the peak that is reached."""
         unit = s.flops / self._peak(states) if s.flops > 0 else s.best_s
         gains = [(max(1, t), unit / best) for t, best in s.incumbents] or [(max(1, known), unit / s.best_s)]
