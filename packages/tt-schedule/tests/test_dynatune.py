@@ -108,17 +108,21 @@ def test_weights_count(fits):
     assert DynaTune(c=0.0).next([warm(8.0), warm(3.0, weight=4.0)], CLOCK).task == 1
 
 
-def test_auto_chooses_alike_whatever_the_scale(fits):
+def test_auto_chooses_alike_whatever_the_scale(monkeypatch):
+    monkeypatch.setattr(DynaTune, "gain_s", lambda self, states, i, size: 0.0)
+
     def picks(scale):
         scheduler, found = DynaTune(), []
         states = [warm(scale * ms) for ms in (1.0, 3.0, 9.0)]
-        for _ in range(12):
+        for _ in range(39):
             slot = scheduler.next(states, CLOCK)
             found.append(slot.task)
             states[slot.task].trials += slot.trials
         return found
 
-    assert picks(1.0) == picks(1e-3) and set(picks(1.0)) == {0, 1, 2}
+    assert picks(1.0) == picks(1e-3)
+    shares = Counter(picks(1.0))  # nothing is expected of any: slots in proportion to latency
+    assert [shares[i] for i in range(3)] == pytest.approx([3, 9, 27], abs=2)
 
 
 def test_only_the_operator_just_tuned_is_believed_anew(fits):

@@ -110,15 +110,18 @@ class Belief:
 
     def _sample(
         self, posterior: _Posterior, start: np.ndarray, rng: np.random.Generator
-    ) -> tuple[np.ndarray, float, float]:
+    ) -> tuple[np.ndarray, float, float | None]:
         import emcee
 
         sampler = emcee.EnsembleSampler(*start.shape, posterior.log, vectorize=True)
         sampler.random_state = np.random.RandomState(int(rng.integers(2**32))).get_state()
         sampler.run_mcmc(start, self.steps, skip_initial_state_check=True)
         chain = sampler.get_chain(discard=BURN)
-        tau = emcee.autocorr.integrated_time(chain, tol=0, quiet=True)
-        return chain.reshape(-1, start.shape[1]), float(np.mean(sampler.acceptance_fraction)), float(np.nanmean(tau))
+        with np.errstate(invalid="ignore"):  # a parameter that never moved has none
+            tau = emcee.autocorr.integrated_time(chain, tol=0, quiet=True)
+        tau = tau[np.isfinite(tau)]
+        mean = float(tau.mean()) if len(tau) else None
+        return chain.reshape(-1, start.shape[1]), float(np.mean(sampler.acceptance_fraction)), mean
 
 
 class _Posterior:

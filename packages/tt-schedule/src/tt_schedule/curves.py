@@ -59,10 +59,7 @@ FAMILIES = {
     "log_power": Family(_log_power, (0.0, -5.0, -5.0), (np.inf, 10.0, 0.0), lambda y, z: (1.1 * z, 0.0, -0.5)),
     "pow2": Family(_pow2, (0.0, 0.0), (np.inf, 1.0), lambda y, z: (y, 0.05)),
     "pow4": Family(
-        _pow4,
-        (0.0, 1e-3, 1e-3, 1e-2),
-        (np.inf, 1e3, 1e3, 5.0),
-        lambda y, z: (1.1 * z, 1.0, max(z - y, 1e-2) ** -2, 0.5),
+        _pow4, (0.0, 1e-3, 1.0, 1e-2), (np.inf, 0.5, 10.0, 2.0), lambda y, z: (1.1 * z, 0.1, max(z - y, 0.3) ** -2, 0.5)
     ),
     "loglinear": Family(_log_linear, (0.0, 0.0), (1.0, np.inf), lambda y, z: (1e-2 * z, y)),
     "logloglinear": Family(_log_log_linear, (0.0, 1.0), (1e2, 1e2), lambda y, z: (1e-2 * z, float(np.exp(y)))),

@@ -20,6 +20,8 @@ from tt_schedule.warmup import first_slot, valid, warm_up
 
 __all__ = ["DynaTune"]
 
+AUTO = 0.02
+"""C of "auto"."""
 HEADROOM = 1.25
 """What may still be gained near the peak and above it: Winograd needs fewer multiplications than are counted."""
 
@@ -41,7 +43,9 @@ class DynaTune:
         seconds: Length of a slot instead, once all operators are warm. (default: None)
         action: "ucb", "epsilon-greedy" or "softmax". (default: "ucb")
         c: Exploration of UCB: a number, for gains in milliseconds; "paper", 2, or 0.2 while the model takes less than
-            1 ms; or "auto", 0.2 for gains in units of their mean, which suits any latency. (default: "auto")
+            1 ms; or "auto", 0.02 for gains in units of the geometric mean of what the operator and what the average
+            operator takes: no operator can gain more than it takes, so the bonus suits any latency, and where little
+            is expected slots fall about in proportion to that. (default: "auto")
         epsilon: Share of random slots of "epsilon-greedy". (default: 0.05)
         temperature: Of "softmax", in units of the mean gain. (default: 1)
         curve: Family of the belief: log_power, pow2, pow4, loglinear, logloglinear. (default: "log_power")
@@ -144,19 +148,23 @@ class DynaTune:
             shares = softmax(gains / mean_s, self.temperature)
             at = int(rng.choice(len(gains), p=shares))
             return at, {"why": "softmax", "probability": float(shares[at])}
-        unit_s, c = self._exploration(states, mean_s)
-        bounds = ucb(gains / unit_s, slots, c)
+        unit_s, c = self._exploration(states)
+        bounds = unit_s * ucb(gains / unit_s, slots, c)
         at = int(np.argmax(bounds))
-        return at, {"why": "ucb", "bonus_s": float(bounds[at] * unit_s - gains[at]), "slots": int(slots[at])}
+        return at, {"why": "ucb", "bonus_s": float(bounds[at] - gains[at]), "slots": int(slots[at])}
 
-    def _exploration(self, states: Sequence[TaskState], mean_s: float) -> tuple[float, float]:
-        """Unit of the gains, seconds, and C."""
+    def _exploration(self, states: Sequence[TaskState]) -> tuple[np.ndarray, float]:
+        """Unit of each racing operator's gain, seconds `(n,)`, and C."""
+        own = np.array([s.weight * s.best_s for s in states if s.finished is None])
+        known = np.isfinite(own)
         if self.c == "auto":
-            return mean_s, 0.2
+            mean = float(own[known].mean()) if known.any() else 1.0
+            return np.sqrt(mean * np.where(known, own, mean)), AUTO
+        unit_s = np.full(len(own), 1e-3)
         if self.c == "paper":
             model_s = sum(s.weight * s.best_s for s in states if valid(s))
-            return 1e-3, 2.0 if model_s >= 1e-3 else 0.2
-        return 1e-3, float(self.c)
+            return unit_s, 2.0 if model_s >= 1e-3 else 0.2
+        return unit_s, float(self.c)
 
     def _remarks(self, pick: int) -> dict[str, float | str]:
         """How the belief about the chosen operator was found."""
@@ -165,7 +173,7 @@ class DynaTune:
         curve = self.beliefs_[pick][2]
         numbers = {"acceptance": curve.acceptance, "autocorrelation": curve.autocorrelation}
         text = f"least squares: {curve.fallback}" if curve.fallback else "mcmc"
-        return {**{k: v for k, v in numbers.items() if v is not None and math.isfinite(v)}, "belief": text}
+        return {**{k: v for k, v in numbers.items() if v is not None}, "belief": text}
 
     def _check(self) -> None:
         if importlib.util.find_spec("emcee") is None:
