@@ -43,6 +43,7 @@ def test_a_tuning_run_is_drawn(tt, tmp_path):
     for heading in (
         "Convergence",
         "Where the time went",
+        "Schedule",
         "Slots per operator",
         "Best configurations",
         "Knob importance",

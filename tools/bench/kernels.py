@@ -37,13 +37,14 @@ def main() -> None:
     )
     parser.add_argument("--space", default="both")
     options = parser.parse_args()
-    from tt_core.target import cores, prepare_threads
+    from tt_core.peak import peak_flops
+    from tt_core.target import cores, prepare_threads, resolve
 
     prepare_threads()
     from tt_core.tuning import prepare
 
     peer = Peer(cores())
-    peak = _peak()
+    peak = peak_flops(resolve("native")) / 1e9
     print(f"multiply-add peak of {cores()} cores: {peak:.0f} GFLOP/s")
     columns = ("search", "to 90%", "tt", "% peak", "oneDNN", "ratio", "edges tt", "edges oneDNN")
     heading = f"{'operator':40}" + "".join(f"{c:>{max(8, len(c) + 1)}}" for c in columns)
@@ -269,46 +270,6 @@ def _race(task: Any, program: Any, peer: Peer) -> tuple[float, float, tuple[floa
             found[who].append(run())
     at = {who: float(np.median(times)) for who, times in found.items()}
     return at["tt"], at["oneDNN"], (at["tt edges"], at["oneDNN edges"])
-
-
-def _peak() -> float:
-    """GFLOP/s of independent multiply-adds on registers, all cores."""
-    import tvm
-    from tt_core.target import cores, resolve
-    from tt_space.machine import vector_unit
-    from tvm import te
-    from tvm.s_tir import Schedule
-
-    target = resolve("native")
-    unit = vector_unit(target)
-    lanes, chains, steps, tasks = unit.lanes("float32"), unit.registers * 3 // 4, 200_000, cores()
-    x, y = (te.placeholder((steps // 1000, lanes), name=name) for name in "xy")
-    k = te.reduce_axis((0, steps), "k")
-    out = te.compute(
-        (tasks, chains, lanes), lambda t, c, v: te.sum(x[k // 1000, v] * y[k // 1000, v], axis=k), name="peak"
-    )
-    s = Schedule(te.create_prim_func([x, y, out]).with_attr("tirx.noalias", True))
-    block = s.get_sblock("peak")
-    local = s.cache_write(block, 0, "local")
-    t, c, v, r = s.get_loops(block)
-    outer, inner = s.split(r, [None, 1000])
-    s.reorder(t, outer, inner, c, v)
-    s.parallel(t)
-    s.unroll(c)
-    s.vectorize(v)
-    s.reverse_compute_at(local, t)
-    *_, c2, v2 = s.get_loops(local)
-    s.unroll(c2)
-    s.vectorize(v2)
-    s.decompose_reduction(block, outer)
-    main = tvm.tirx.build(s.mod, target=target)["main"]
-    args = [tvm.runtime.tensor(np.full([int(d) for d in p.shape], 1e-3, "float32")) for p in s.mod["main"].params]
-    best = math.inf
-    for _ in range(500):  # the first may find both threads on one core
-        start = time.perf_counter()
-        main(*args)
-        best = min(best, time.perf_counter() - start)
-    return 2.0 * tasks * chains * lanes * steps / best / 1e9
 
 
 if __name__ == "__main__":

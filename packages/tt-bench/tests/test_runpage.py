@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tt_bench import runpage
 from tt_bench.errors import BenchError
+from tt_bench.slots import Given, section_slots
 from tt_core.eventlog import EventLog
 from tt_history import SqliteStore
 from tt_spec import Pipeline, Plugins, RunInfo, VirtualClock, run
@@ -84,6 +85,7 @@ def test_every_section_is_there_and_names_are_escaped(text):
         "Model latency over time",
         "Convergence",
         "Where the time went",
+        "Schedule",
         "Slots per operator",
         "Errors",
         "Best configurations",
@@ -149,3 +151,31 @@ def test_a_run_that_was_killed_is_drawn(history, host, tmp_path):
     edited.write_text(lines[0] + lines[1].replace('"results"', '"result"') + "".join(lines[2:]))
     with pytest.raises(BenchError, match="lacks or spoils 'results'"):
         runpage.listen(host, str(edited), Path("tt.db"))
+
+
+def test_slots_say_who_had_them_and_what_they_brought(history, host, text):
+    slots = runpage.listen(host, "", history).slots
+    assert [s.number for s in slots] == [1, 2, 3, 4, 5, 6] and {s.trials for s in slots} == {8}
+    assert [s.task for s in slots] == ["first", "<second>"] * 3
+    assert [s.realised_s is None for s in slots] == [True, True, False, False, False, False]
+    told = runpage.listen(host, "", history)
+    first = next(m.latency_s for m in told.measured["first"] if m.seconds)
+    best = {n: min(m.latency_s for m in told.measured[n]) for n in ("first", "<second>")}
+    start = {n: min(m.latency_s for m in told.measured[n][:8]) for n in best}
+    gained = sum(s.realised_s for s in slots[2:])
+    assert first >= start["first"] and gained == pytest.approx(sum(start[n] - best[n] for n in best))
+    assert 'id="slots"' in text and "6 slots; choosing took 0.00 s" in text
+
+
+def test_expected_and_realised_gains_are_drawn_together():
+    slots = [
+        Given(
+            n, "conv", 16, 10.0 * n, 2e-3, 1e-3, 0.1, "ucb", "least squares: acceptance was 0.05" if n < 3 else "mcmc"
+        )
+        for n in range(1, 6)
+    ]
+    page = section_slots([Given(0, "conv", 16, 0.0, 0.0, None, 0.0, "warm-up"), *slots], ["conv"], 50.0)
+    assert 'id="gain-expected"' in page and 'id="gain-realised"' in page
+    assert "<td>conv</td><td>6</td><td>96</td><td>10</td><td>5</td>" in page
+    assert "6 slots (5 ucb, 1 warm-up); choosing took 0.50 s, 1.0% of the run." in page
+    assert "2 predictions fell back to the least-squares fit: 2 times acceptance was 0.05" in page

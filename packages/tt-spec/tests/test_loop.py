@@ -3,6 +3,7 @@
 import math
 import re
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from tt_spec import (
     Selection,
     Slot,
     VirtualClock,
+    draw,
     rows_left,
     run,
 )
@@ -51,16 +53,29 @@ class Listener:
 
 
 class Slow(SyntheticMeasurer):
-    """A second per row, by a virtual clock."""
+    """A second per row, or `row_s`, by a virtual clock."""
 
-    def __init__(self, clock, **options):
+    def __init__(self, clock, row_s=1.0, **options):
         super().__init__(**options)
-        self.clock = clock
+        self.clock, self.row_s = clock, row_s
 
     def measure(self, task, codes, bar):
         for m in super().measure(task, codes, bar):
-            self.clock.advance(1.0)
+            self.clock.advance(self.row_s)
             yield m
+
+
+class Remembers:
+    """A searcher whose rows depend on how often it was asked, and on what it knows."""
+
+    def __init__(self):
+        self.calls_ = 0
+
+    def propose(self, ctx, n):
+        self.calls_ += 1
+        rng = np.random.default_rng([self.calls_, len(ctx.rows), *np.argsort(ctx.y)[-3:]])
+        codes = draw(ctx.space, ctx.seen, n, rng)
+        return Proposal(codes, np.zeros(len(codes)))
 
 
 class Turns:
@@ -394,9 +409,58 @@ def test_slots_in_seconds():
     clock = VirtualClock(1e9)
     slots = Turns(Slot(0, seconds=20.0), Slot(1, seconds=5.0), Slot(0))
     out, *_ = tune([wide_task(), mixed_task()], Slow(clock), slots, [], clock=clock, batch=8)
-    assert [s.trials for s in out.states] == [24 + 8, 8], "a batch that began within the slot is finished"
-    assert [t - 1e9 for _, t, _ in out.states[0].curve] == [8, 16, 24, 40]
-    assert out.states[1].curve == [(8, 1e9 + 32, out.states[1].best_s)]
+    assert [s.trials for s in out.states] == [20 + 8, 5], "the last batch is what fits into the slot"
+    assert [t - 1e9 for _, t, _ in out.states[0].curve] == [8, 16, 20, 33]
+    assert out.states[1].curve == [(5, 1e9 + 25, out.states[1].best_s)]
+
+
+def test_slots_in_seconds_follow_the_pace_and_have_a_row_at_least():
+    clock = VirtualClock(1e9)
+    slots = Turns(Slot(0, seconds=20.0), Slot(0, seconds=2.0))
+    out, *_ = tune(measurer=Slow(clock, row_s=3.0), scheduler=slots, clock=clock, batch=4)
+    # 4 rows at a guess of a second each take 12 s, 2 more fit into the 8 s that are left
+    assert [n for n, _, _ in out.states[0].curve] == [4, 6, 7] and out.states[0].row_s == 3.0
+
+
+def test_a_task_goes_on_after_a_pause_as_if_there_had_been_none():
+    def rows(scheduler):
+        tasks = [wide_task(), replace(wide_task(), key="another")]
+        out, store, *_ = tune(tasks, scheduler=scheduler, searcher=Remembers, stoppers=[])
+        assert [s.trials for s in out.states] == [48, 48]
+        return [[m.config for m in store.query(task_key=t.key)] for t in tasks]
+
+    one_after_the_other = Turns(*[Slot(0, trials=16)] * 3, *[Slot(1, trials=16)] * 3)
+    in_turns = Turns(*[Slot(0, trials=16), Slot(1, trials=16)] * 3)
+    assert rows(one_after_the_other) == rows(in_turns)
+
+
+def test_slots_say_what_they_promised_and_what_they_brought():
+    out, _, listener, _ = tune(
+        [replace(wide_task(), weight=3.0)], scheduler=Turns(*[Slot(0, trials=32, gain_s=0.5, info={"why": "x"})] * 2)
+    )
+    about = [b.info["slot"] for b, _, _ in listener.batches]
+    assert [a["number"] for a in about] == [1, 1, 2, 2] and all(a["gain_s"] == 0.5 and a["why"] == "x" for a in about)
+    assert "realised_s" not in about[0], "what brings the first program has no gain"
+    curve = [best for _, _, best in out.states[0].curve]
+    assert [a["realised_s"] for a in about[1:]] == pytest.approx([3 * (a - b) for a, b in pairwise(curve)])
+
+
+def test_incumbents_are_every_result_that_beat_all_before():
+    out, store, _, pipes = tune(measurer=SyntheticMeasurer(noise=0, fail=0.3))
+    best, expected = math.inf, []
+    for trial, m in enumerate(store.query(), 1):
+        if m.latency_s < best:
+            best = m.latency_s
+            expected.append((trial, best))
+    assert out.states[0].incumbents == expected == pipes[0].incumbents() and len(expected) > 2
+    again = Pipeline(wide_task(), NullSurrogate(), RandomSearcher(), TopSampler())
+    again.restore(list(store.query())[:4])
+    known, info = again.incumbents(), RunInfo("r2", (wide_task(),))
+    measurer, stop = SyntheticMeasurer(noise=0), [TrialsStopper(100)]
+    out = run([again], measurer, MemoryStore(), SequentialScheduler(), stop, VirtualClock(), info=info)
+    found = out.states[0].incumbents
+    assert found == again.incumbents() and found[: len(known)] == known == [e for e in expected if e[0] <= 4]
+    assert len(found) > len(known) > 0 and found[len(known)][0] > 4
 
 
 def test_a_task_stopper_is_asked_after_every_batch():

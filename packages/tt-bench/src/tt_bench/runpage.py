@@ -17,6 +17,7 @@ from tt_spec import Batch, Measurement, Plugins, RunInfo, StoreError, TaskState
 from tt_bench import pictures
 from tt_bench.errors import BenchError
 from tt_bench.page import document, section, table
+from tt_bench.slots import Given, add, section_slots
 from tt_bench.subspace import importance
 
 __all__ = ["Told", "listen", "write"]
@@ -41,6 +42,7 @@ class Told:
     batches: Counter[str] = field(default_factory=Counter)
     info: dict[str, list[tuple[str, int, float]]] = field(default_factory=lambda: defaultdict(list))
     losses: dict[str, list[tuple[list[int], list[float], int]]] = field(default_factory=lambda: defaultdict(list))
+    slots: list[Given] = field(default_factory=list)
     _before: float | None = None
 
     def tt_run_started(self, run: RunInfo) -> None:
@@ -50,6 +52,7 @@ class Told:
         name = state.task.name
         self.measured[name] += results
         self.batches[name] += 1
+        add(self.slots, state, batch, sum(m.error != "invalid" for m in results))
         for key, value in _numbers(batch.info):
             self.info[key].append((name, state.trials, value))
         if isinstance(curve := batch.info.get("loss_curve"), dict):
@@ -85,6 +88,7 @@ def write(told: Told, history: Path, out: Path) -> None:
         _section_model(told),
         _section_convergence(told, states),
         _section_time(told),
+        section_slots(told.slots, [s.task.name for s in states], sum(told.spent.values())),
         _section_slots(told, states),
         _section_errors(told),
         _section_best(told, states, history),

@@ -241,6 +241,7 @@ def simulate(
         if math.isinf(s.best_s):
             ends[slot.task] = float(guess[slot.task]) / fall(tried)
         s.best_s = ends[slot.task] * fall(tried)
+        s.incumbents.append((tried, s.best_s))
         clock.advance(n * cost)
         s.curve.append((s.trials, clock.now(), s.best_s))
         if n == fresh:

@@ -76,7 +76,7 @@ class PlainLines(_Progress):
         self.update(state)
         print(
             f"{state.task.name}: {_gflops(state)} GFLOP/s, {latency(state.best_s)}, {state.trials} trials"
-            f"{_errors(state)} | {self.summary()}",
+            f"{_errors(state)}{_slot(batch)} | {self.summary()}",
             file=self.stream,
             flush=True,
         )
@@ -90,7 +90,7 @@ class LiveTable(_Progress):
 
     def __init__(self, console: Console, minutes: float | None = None, trials: int | None = None) -> None:
         super().__init__(minutes, trials)
-        self.console = console
+        self.console, self.slot = console, ""
         self._live: Live | None = None
 
     def note(self, text: str) -> None:
@@ -103,6 +103,8 @@ class LiveTable(_Progress):
 
     def tt_batch_measured(self, run: RunInfo, state: TaskState, batch: Batch, results: list[Measurement]) -> None:
         self.update(state)
+        if "slot" in batch.info:
+            self.slot = f"slot {batch.info['slot'].get('number', '?')}: {state.task.name}{_slot(batch)}"
 
     def tt_task_finished(self, run: RunInfo, state: TaskState) -> None:
         self.update(state)
@@ -128,8 +130,8 @@ class LiveTable(_Progress):
                 f"{s.trials}" + (f" (+{s.restored})" if s.restored else ""),
                 _errors(s).strip(" ,"),
             )
-        if len(states) > room:
-            table.caption = f"and {len(states) - room} lighter tasks"
+        more = [f"and {len(states) - room} lighter tasks"] if len(states) > room else []
+        table.caption = "; ".join([*more, *([self.slot] if self.slot else [])]) or None
         return table
 
 
@@ -148,6 +150,14 @@ def _share(state: TaskState) -> float:
 
 def _gflops(state: TaskState) -> str:
     return f"{state.flops / state.best_s / 1e9:.1f}" if math.isfinite(state.best_s) else "-"
+
+
+def _slot(batch: Batch) -> str:
+    """What the slot promised and what this batch of it brought, where the scheduler predicts."""
+    about = batch.info.get("slot", {})
+    if not about.get("gain_s"):
+        return ""
+    return f", gain {latency(about.get('realised_s', 0.0))} of {latency(about['gain_s'])} expected"
 
 
 def _errors(state: TaskState) -> str:

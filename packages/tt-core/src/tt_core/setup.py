@@ -12,6 +12,7 @@ from tt_spec import Plugins, StoreError, Task
 from tt_spec.pieces.light_scheduler import LightScheduler
 
 from tt_core.errors import FileError, OptionError, TargetError
+from tt_core.peak import peak_flops
 from tt_core.quiet import quiet
 from tt_core.recipe import Recipe
 from tt_core.target import resolve as resolve_target
@@ -98,6 +99,13 @@ def limits(minutes: float | None, trials: int | None, plugins: Plugins) -> list[
     return stoppers
 
 
-def capped(recipe: Recipe, only_heavy: bool) -> LightScheduler:
-    """The recipe's scheduler, kept from spending much on light tasks; `only_heavy` has left none of those."""
-    return LightScheduler(recipe.build("scheduler"), recipe.light, **({"portion": 1.0} if only_heavy else {}))
+def capped(recipe: Recipe, only_heavy: bool, target: Any = None) -> LightScheduler:
+    """The recipe's scheduler, kept from spending much on light tasks; `only_heavy` has left none of those.
+
+    A scheduler that asks for it is told the peak of the `target`, a CPU, which is measured for that.
+    """
+    scheduler = recipe.build("scheduler")
+    tell = getattr(scheduler, "peak", None)
+    if tell is not None and target is not None and target.kind.name == "llvm":
+        tell(peak_flops(target))
+    return LightScheduler(scheduler, recipe.light, **({"portion": 1.0} if only_heavy else {}))

@@ -197,7 +197,7 @@ def tune(
             pipelines,
             measurer,
             store,
-            capped(chosen, only_heavy),
+            capped(chosen, only_heavy, resolved),
             [*_stopper(chosen), *budget],
             clock,
             info=RunInfo(run_id, tuple(ready.tasks), about),

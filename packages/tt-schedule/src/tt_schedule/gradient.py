@@ -9,6 +9,8 @@ import numpy as np
 from tt_spec.clock import Clock
 from tt_spec.types import Slot, TaskState
 
+from tt_schedule.warmup import first_slot, valid, warm_up
+
 __all__ = ["Gradient"]
 
 
@@ -64,16 +66,10 @@ class Gradient:
         racing = [i for i, s in enumerate(states) if s.finished is None]
         if not racing:
             return None
-        size = self._first_slot(states)
-        slots = {i: math.ceil(states[i].trials / size) for i in racing if not _valid(states[i])}
-        cold = [i for i, n in slots.items() if n < max(self.warmup, 1)]
-        if cold:
-            pick = min(cold, key=lambda i: (slots[i], -states[i].weight * states[i].flops, i))
-            whole = sum(s.weight * s.flops for s in states)
-            light = states[pick].weight * states[pick].flops < self.light * whole
-            trials = max(1, min(size, self.trials // 4)) if light else size
-            return Slot(pick, trials=trials, info={"why": "warm-up"})
-        change = {i: self.change(states, i) for i in racing if _valid(states[i])}
+        first = warm_up(states, self.trials, self.rows_, self.warmup, self.light)
+        if first is not None:
+            return first
+        change = {i: self.change(states, i) for i in racing if valid(states[i])}
         rng = np.random.default_rng([self.seed, sum(s.trials for s in states)])
         if rng.random() < self.epsilon:
             pick, why = racing[int(rng.integers(len(racing)))], "random"
@@ -82,7 +78,8 @@ class Gradient:
         else:
             pick, why = min(racing, key=lambda i: (states[i].trials, i)), "nothing valid yet"
         gain_s = min(max(0.0, -change[pick]), states[pick].weight * states[pick].best_s) if pick in change else 0.0
-        return Slot(pick, trials=max(size, 1, self.trials // 4), gain_s=gain_s, info={"why": why})
+        size = max(first_slot(states, self.trials, self.rows_), self.trials // 4)
+        return Slot(pick, trials=size, gain_s=gain_s, info={"why": why})
 
     def change(self, states: Sequence[TaskState], i: int) -> float:
         """Expected change of the model's latency by one slot for task `i`, which has a valid result: seconds, rarely
@@ -94,7 +91,7 @@ class Gradient:
         backward = (g - before) / self.window if math.isfinite(before) else 0.0
         ahead = g - g / t
         if s.flops > 0:
-            rate = max(o.flops / o.best_s for o in states if o.op == s.op and _valid(o))
+            rate = max(o.flops / o.best_s for o in states if o.op == s.op and valid(o))
             ahead = min(ahead, self.beta * s.flops / rate)
         return s.weight * (self.alpha * backward + (1.0 - self.alpha) * (ahead - g))
 
@@ -102,12 +99,3 @@ class Gradient:
         """Best seconds `window` slots ago; inf if that was before this run or before the first valid result."""
         until = s.trials - self.window * self.trials
         return next((best for trials, _, best in reversed(s.curve) if trials <= until), math.inf)
-
-    def _first_slot(self, states: Sequence[TaskState]) -> int:
-        """Trials: one for every task shall fit into half of the run's budget, spent and left."""
-        half = (self.rows_ + sum(s.trials for s in states)) / 2
-        return self.trials if half >= self.trials * len(states) else max(1, math.floor(half / len(states)))
-
-
-def _valid(s: TaskState) -> bool:
-    return math.isfinite(s.best_s)

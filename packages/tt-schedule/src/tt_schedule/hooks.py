@@ -9,7 +9,16 @@ from tt_spec.hooks import Entry, hookimpl
 def tt_schedulers() -> list[Entry]:
     return [
         Entry("round-robin", "tt_schedule.round_robin:RoundRobin", "equal trials for every task"),
+        Entry("random", "tt_schedule.random_turns:RandomTurns", "slots by lot", "DynaTune, Zhang 2021"),
+        Entry("linear", "tt_schedule.linear:Linear", "trials in proportion to FLOP", "DynaTune, Zhang 2021"),
         Entry("gradient", "tt_schedule.gradient:Gradient", "where the model gains most", "Ansor, Zheng 2020"),
+        Entry(
+            "dynatune",
+            "tt_schedule.dynatune:DynaTune",
+            "UCB over a Bayesian belief about every operator's future",
+            "DynaTune, Zhang 2021",
+            requires="tt-schedule[mcmc]",
+        ),
     ]
 
 

@@ -109,6 +109,7 @@ def run(
         emit("tt_run_started")
         while (reason := over()) is None:
             left = rows_left(stoppers, whole, clock)
+            began = clock.now()
             with blame("scheduler", scheduler):
                 if tell_budget is not None:
                     tell_budget(left)
@@ -117,8 +118,11 @@ def run(
             if slot is None:
                 reason = "every task is finished"
                 break
+            whole.slots += 1
+            about = {**slot.info, "number": whole.slots, "gain_s": slot.gain_s, "decided_s": clock.now() - began}
             _slot(
                 slot,
+                about,
                 pipelines[slot.task],
                 states[slot.task],
                 measurer,
@@ -180,14 +184,22 @@ def _check(slot: Any, states: Sequence[TaskState]) -> None:
         raise ValueError(f"a slot must have trials or seconds above 0, got {slot.trials} and {slot.seconds}")
 
 
+def _fit(seconds: float, passed: float, spent: int, row_s: float) -> int:
+    """Rows that fit into what is left of a slot in seconds, at the pace of the task's last batch; a slot has one at
+    least, and before there is a pace a row is taken to cost `ROW_S`."""
+    rows = int((seconds - passed) / (row_s or ROW_S))
+    return rows if spent else max(1, rows)
+
+
 def _restored(pipeline: Pipeline) -> TaskState:
-    state = TaskState(pipeline.task, best_s=pipeline.best_s)
+    state = TaskState(pipeline.task, best_s=pipeline.best_s, incumbents=pipeline.incumbents())
     state.restored = sum(n for kind, n in pipeline.errors().items() if kind != "invalid")
     return state
 
 
 def _slot(
     slot: Slot,
+    about: dict[str, Any],
     pipeline: Pipeline,
     state: TaskState,
     measurer: Measurer,
@@ -204,8 +216,11 @@ def _slot(
     started, spent = clock.now(), 0
     while over() is None:
         left = room() if slot.trials is None else min(room(), slot.trials - spent)
-        if left < 1 or (slot.seconds is not None and clock.now() - started >= slot.seconds):
+        if slot.seconds is not None:
+            left = min(left, _fit(slot.seconds, clock.now() - started, spent, state.row_s))
+        if left < 1:
             break
+        asked_at, before_s = clock.now(), state.best_s
         asked = pipeline.ask(left)
         refused = [_invalid(pipeline, row, clock, stamp) for row in asked.invalid]
         if refused:
@@ -216,7 +231,7 @@ def _slot(
         if not len(asked.codes):
             state.finished = "its space is exhausted"
             break
-        asked.info["slot"] = {**slot.info, "gain_s": slot.gain_s}
+        asked.info["slot"] = about
         results: list[Measurement] = []
         broke: Exception | None = None
         try:
@@ -228,6 +243,9 @@ def _slot(
         except Exception as e:  # it was learned by the pipeline, if not by the searcher
             broke = broke or e
         spent += len(results)
+        state.row_s = (clock.now() - asked_at) / max(1, len(results))
+        if math.isfinite(before_s):
+            asked.info["slot"] = {**about, "realised_s": state.weight * (before_s - state.best_s)}
         state.batches += 1
         state.curve.append((state.trials, clock.now(), state.best_s))
         emit("tt_batch_measured", state=state, batch=asked, results=refused + results)
@@ -276,6 +294,7 @@ def _measure(
                 if m.latency_s < 0.99 * state.best_s or not math.isfinite(state.best_s):
                     state.last_gain_trial = state.trials
                 state.best_s = m.latency_s
+                state.incumbents.append((state.restored + state.trials, m.latency_s))
             if over() is not None:
                 break
         if not results:

@@ -122,6 +122,16 @@ class Pipeline:
         """How often each error occurred; the valid rows count under None."""
         return Counter(self._errors)
 
+    def incumbents(self) -> list[tuple[int, float]]:
+        """`(trial, seconds)` of every told result that beat all before it; refused rows are no trials."""
+        found, trial, best = [], 0, math.inf
+        for seconds, error in zip(self._seconds, self._errors, strict=True):
+            trial += error != "invalid"
+            if seconds < best:
+                best = seconds
+                found.append((trial, seconds))
+        return found
+
     def why_invalid(self, row: np.ndarray) -> str:
         """The backend's message for a row that it refused."""
         return self._why.get(np.ascontiguousarray(row, dtype=np.int64).tobytes(), "")

@@ -166,6 +166,7 @@ class RunState:
     tasks: list[TaskState]
     started: float
     trials: int = 0
+    slots: int = 0
 
 
 @runtime_checkable
@@ -173,7 +174,7 @@ class Scheduler(Protocol):
     """Says which task gets the next slot.
 
     May also have `budget(rows)`: told before each `next` how many more rows the run is likely to measure, inf where
-    nothing bounds it.
+    nothing bounds it; and `peak(flops)`: told before the run what the device can do at most, as measured, FLOP/s.
     """
 
     def next(self, states: Sequence[TaskState], clock: Clock) -> Slot | None:

@@ -305,13 +305,16 @@ class TaskState:
 
     Args:
         curve: `(trials, t, best_s)` after each batch; t by the run's clock.
+        incumbents: `(trial, best_s)` of every result that beat all before it; restored trials come first.
         restored: Trials that came from the store, not from this run.
         errors: How often each kind of error occurred.
+        row_s: What a row of the last batch took, searching included, seconds; 0 before the first.
         finished: Why it left the race, or None.
     """
 
     task: Task
     curve: list[tuple[int, float, float]] = field(default_factory=list)
+    incumbents: list[tuple[int, float]] = field(default_factory=list)
     batches: int = 0
     trials: int = 0
     restored: int = 0
@@ -319,6 +322,7 @@ class TaskState:
     finished: str | None = None
     best_s: float = math.inf
     last_gain_trial: int = 0
+    row_s: float = 0.0
 
     @property
     def weight(self) -> float:

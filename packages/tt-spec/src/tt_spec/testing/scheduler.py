@@ -135,6 +135,7 @@ class _Run:
             best = 1e-3 * (1 + (i + 1) * 10 / (1 + state.trials))
             if best < state.best_s:
                 state.best_s, state.last_gain_trial = best, state.trials
+                state.incumbents.append((state.restored + state.trials, best))
         state.curve.append((state.trials, self.clock.now(), state.best_s))
         if state.trials >= self.longest:
             state.finished = "long enough"
