@@ -29,8 +29,8 @@ class Racing:
 
     Slack is what a disturbance may do that lasts as long as a timing, which no number of runs tells from a slow
     program: about twice the time where another process takes one of two cores. On 14 recordings of a machine that was
-    busy beside them, error 0.05, programs as fast as the incumbent were stopped in 40 % of the timings with slack 1, 12 %
-    with 1.25, 2.6 % with 2 (6.3 % on the worst recording), and the eventual best in none of 210 replays
+    busy beside them programs as fast as the incumbent were stopped in 40 % of the timings with slack 1, 12 % with 1.25,
+    2.6 % with 2 (6.3 % on the worst recording), each with error 0.05, and the eventual best in none of 210 replays
     (`tools/bench/adatune.py --only evaluators`). On a quiet machine 1.1 saves more.
 
     Args:
