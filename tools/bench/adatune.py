@@ -30,7 +30,8 @@ from tt_bench.recording import Recorded
 from tt_bench.replay import Block, Replay
 from tt_core.host import Host
 from tt_measure import Adaptive, Fixed, Racing
-from tt_spec import Bar, VirtualClock
+from tt_spec import Bar, VirtualClock, labels
+from tt_surrogate import ForestEI, GaussianProcess
 
 N500 = ("evaluator=fixed", "evaluator.number=500", "evaluator.repeat=1", "evaluator.min_repeat_ms=0")
 N500 = (*N500, "evaluator.slow_factor=0")
@@ -48,7 +49,6 @@ RECIPES: dict[str, tuple[str, tuple[str, ...]]] = {
     "RFEI+CSA+racing": ("adatune", ("evaluator=racing",)),
     **{f"epsilon={e}": ("adatune", (*SA, f"searcher.random_share={e}")) for e in (0.01, 0.05, 0.2, 0.5)},
     "trees, as they are": ("adatune", ("surrogate.uncertainty=trees", "surrogate.calibrate=false")),
-    "trees, calibrated": ("adatune", ("surrogate.uncertainty=trees", "surrogate.calibrate=true")),
     "forestci, as it is": ("adatune", ("surrogate.uncertainty=forestci", "surrogate.calibrate=false")),
     "forestci, calibrated": ("adatune", ("surrogate.uncertainty=forestci", "surrogate.calibrate=true")),
     "GP": ("adatune", ("surrogate=gp",)),
@@ -58,9 +58,9 @@ RECIPES: dict[str, tuple[str, tuple[str, ...]]] = {
 ABLATION = ("autotvm", "XGB+SA+fixed", "RFEI+SA+fixed", "RFEI+CSA+fixed", "RFEI+CSA+MetaSchedule's", "adatune")
 REPLAYED = (*ABLATION, *(r for r in RECIPES if r not in ABLATION))
 LIVE = ("autotvm", "XGB+SA+fixed", "RFEI+CSA+fixed", "adatune")
-MODELS = ("resnet18", "transformer-encoder")
+NETWORKS = ("resnet18", "transformer-encoder")
 
-OPERATORS = ("resnet18-64", "resnet18-256", "resnet18-512", "encoder-qkv", "encoder-scores")
+OPERATORS = ("resnet18-64", "resnet18-256", "resnet18-512", "encoder-qkv")
 LIVE_OPERATORS = ("resnet18-64", "resnet18-256", "encoder-qkv")
 
 EVALUATORS = {
@@ -73,6 +73,15 @@ EVALUATORS = {
     "racing, then adaptive": Racing(),
 }
 ROWS = 200
+LEARNED = 200
+
+MODELS_WITH_DOUBT = {
+    "trees, calibrated": ForestEI(),
+    "trees, as they are": ForestEI(calibrate=False),
+    "forestci, calibrated": ForestEI(uncertainty="forestci"),
+    "forestci, as it is": ForestEI(uncertainty="forestci", calibrate=False),
+    "GP": GaussianProcess(),
+}
 SLACKS = (1.0, 1.25, 1.5, 2.0, 3.0)
 
 
@@ -88,7 +97,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recordings", type=Path, default=Path("recordings"))
     parser.add_argument("--out", type=Path, default=Path("adatune-bench"))
-    parser.add_argument("--only", choices=("evaluators", "replay", "operators", "models"))
+    parser.add_argument("--only", choices=tuple(PARTS))
     parser.add_argument("--seeds", type=int, default=15)
     parser.add_argument("--trials", type=int, default=160, help="of a replayed run")
     parser.add_argument("--live-seeds", type=int, default=2)
@@ -97,9 +106,8 @@ def main() -> None:
     o = parser.parse_args()
     o.out.mkdir(parents=True, exist_ok=True)
     os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"  # of processes started from here
-    parts = {"evaluators": _evaluators, "replay": _replay, "operators": _operators, "models": _models}
     lines: list[str] = []
-    for name, part in parts.items():
+    for name, part in PARTS.items():
         kept = o.out / f"{name}.md"
         if o.only in (None, name):
             kept.write_text("\n".join(part(o)) + "\n")
@@ -186,6 +194,35 @@ def _over(found: dict, name: str, figure: str) -> np.ndarray:
     return np.array([lines[name][figure] for lines in found.values()])
 
 
+# -- deviations ---------------------------------------------------------------------------------------------------
+
+
+def _deviations(o: argparse.Namespace) -> Iterator[str]:
+    """What models believe of rows that they were not told, beside what was recorded."""
+    parts = [max(load(p).parts, key=lambda p: len(p.rows)) for p in sorted(o.recordings.glob("*-template.json.gz"))]
+    yield f"## Deviations: {len(parts)} recordings, {LEARNED} rows learned, the others predicted\n"
+    yield "| model | RMS error | RMS deviation | errors within one | Spearman, error and deviation | deviations of 0 |"
+    yield "|---|---|---|---|---|---|"
+    for name, model in MODELS_WITH_DOUBT.items():
+        found = np.array([_doubt(part, model, split) for part in parts for split in range(3)])
+        error, deviation, within, rho, none = found.mean(axis=0)
+        yield f"| {name} | {error:.3f} | {deviation:.3f} | {within:.0%} | {rho:.2f} | {none:.0%} |"
+    yield ""
+
+
+def _doubt(part: Recorded, model: Any, split: int) -> tuple[float, float, float, float, float]:
+    from scipy.stats import spearmanr
+
+    rng = np.random.default_rng(split)
+    order, X, y = rng.permutation(len(part.rows)), part.space.encode(part.rows), labels(part.latency)
+    learned, others = order[:LEARNED], order[LEARNED:]
+    model.fit([(part.task, X[learned], y[learned])], rng)
+    p = model.predict(part.task, X[others])
+    error = np.abs(y[others] - p.mean)
+    rms = np.sqrt(np.mean(error**2)), np.sqrt(np.mean(p.std**2))
+    return *rms, np.mean(error < p.std), spearmanr(error, p.std).statistic, np.mean(p.std == 0)
+
+
 # -- recipes ------------------------------------------------------------------------------------------------------
 
 
@@ -198,7 +235,7 @@ def _replay(o: argparse.Namespace) -> Iterator[str]:
     yield from _figures(done, (*fixed, "adatune"), "Epsilon (Figure 4)", "adatune")
     yield from _figures(done, ("GP", "adatune"), "Random forest and Gaussian process (Figure 12)", "adatune")
     doubts = tuple(r for r in RECIPES if r.startswith(("trees", "forestci")))
-    yield from _figures(done, doubts, "Which deviation", "trees, as they are")
+    yield from _figures(done, (*doubts, "adatune"), "Which deviation (adatune: trees, calibrated)", "adatune")
     yield from _figures(done, ("RFEI+CSA+racing", "adatune"), "Beyond the paper: racing", "adatune")
 
 
@@ -272,7 +309,7 @@ def _models(o: argparse.Namespace) -> Iterator[str]:
     yield f"## Models: {o.model_trials} trials each (Tables 2 to 5)\n"
     yield "| model | AutoTVM, n = 500 | AdaTune | ratio | untuned | AutoTVM | AdaTune |"
     yield "|---|---|---|---|---|---|---|"
-    for model in MODELS:
+    for model in NETWORKS:
         theirs = _tuned(o, model, "autotvm", N500)
         ours = _tuned(o, model, "adatune", ())
         took, least = theirs["seconds"], ours["seconds"]
@@ -304,6 +341,14 @@ def _three(ratios: np.ndarray, digits: int) -> str:
     low, high = np.quantile(drawn, [0.025, 0.975])
     return f"{math.exp(logs.mean()):.{digits}f} ({math.exp(low):.{digits}f} to {math.exp(high):.{digits}f})"
 
+
+PARTS = {
+    "evaluators": _evaluators,
+    "deviations": _deviations,
+    "replay": _replay,
+    "operators": _operators,
+    "models": _models,
+}
 
 if __name__ == "__main__":
     main()

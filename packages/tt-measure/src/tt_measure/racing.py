@@ -28,10 +28,10 @@ class Racing:
     racing: Maron and Moore (1994), Hoeffding Races, NIPS 6.
 
     Slack is what a disturbance may do that lasts as long as a timing, which no number of runs tells from a slow
-    program. On recordings of a busy machine half the programs' series had such a stretch, of about twice the time:
-    another process on the same cores. There the incumbent's own equals were stopped in 4 % of the timings with slack 2
-    and error 0.05, in 25 % with slack 1.25 (`tools/bench/adatune.py` repeats it for the best candidate of each
-    recording). On a quiet machine 1.1 saves more.
+    program: about twice the time where another process takes one of two cores. On 14 recordings of a machine that was
+    busy beside them programs as fast as the incumbent were stopped in 40 % of the timings with slack 1, 12 % with 1.25,
+    2.6 % with 2 (6.3 % on the worst recording), each with error 0.05, and the eventual best in none of 210 replays
+    (`tools/bench/adatune.py --only evaluators`). On a quiet machine 1.1 saves more.
 
     Args:
         inner: Times what stays in the race: "adaptive", "fixed" (without its `slow_factor`), or an evaluator.

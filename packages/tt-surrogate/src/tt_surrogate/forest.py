@@ -27,8 +27,14 @@ class ForestEI:
             infinitesimal jackknife's variance by the package forestci, whose negative values, which few trees bring,
             count as 0. (default: "trees")
         calibrate: Multiply deviations by the factor that makes them right on average, RMS(error) / RMS(deviation)
-            over rows that a forest has not seen (three-fold cross-validation). (default: False)
+            over rows that a forest has not seen (three-fold cross-validation). (default: True)
         threads: (default: 1, so that timing on the same machine is left alone)
+
+    The defaults: in replay the four kinds of deviation end alike (docs/results/adatune.md), so what decides is whether
+    a deviation says what it should. On 14 recorded operators, 200 rows learned, the RMS error was 0.21; that of the
+    trees' calibrated spread 0.22, and 67 % of the errors lay within it (68 % under a normal law); uncalibrated 0.17 and
+    56 %. forestci's was 0.26 and 61 %, but 0 for 12 % of the rows, where EI sees no chance, and it told large errors
+    from small ones less well (Spearman 0.18 against 0.31).
 
     The jackknife is the squared length of (N - 1) t, N the counts `(rows, trees)` of the bootstraps. N - 1 = QR, and Q
     keeps lengths, so forestci gets R, `(trees, trees)`: the same, without a matrix of training by predicted rows
@@ -46,7 +52,7 @@ class ForestEI:
         trees: int = 10,
         max_features: int = 10,
         uncertainty: Literal["trees", "forestci"] = "trees",
-        calibrate: bool = False,
+        calibrate: bool = True,
         threads: int = 1,
     ) -> None:
         if uncertainty not in ("trees", "forestci"):
