@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from tt_spec.types import Context, Proposal, Selection
 
-from tt_sample.clusters import clusterings, nearest_members
+from tt_sample.clusters import Clusters, clusterings, nearest_members
 
 __all__ = ["KMeans"]
 
@@ -33,11 +33,11 @@ class KMeans:
             return Selection(codes[:0])
         points = ctx.space.encode(codes)
         limit = self.threshold * float(np.linalg.norm(points - points.mean(axis=0), axis=1).sum())
-        distances = []
+        found: list[Clusters] = []
         for clusters in clusterings(points, range(1, min(n, len(np.unique(points, axis=0))) + 1), ctx.rng):
-            distances.append(clusters.distance)
+            found.append(clusters)
             if clusters.distance <= limit:
                 break
-        curve = {"k": list(range(1, len(distances) + 1)), "loss": distances}
-        info = {"k": clusters.k, "loss_curve": curve}
-        return Selection(codes[nearest_members(points, clusters)], info, complete=True)
+        curve = {"k": [c.k for c in found], "loss": [c.distance for c in found]}
+        rows = codes[nearest_members(points, found[-1])]
+        return Selection(rows, {"k": found[-1].k, "loss_curve": curve}, complete=True)

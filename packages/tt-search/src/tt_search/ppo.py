@@ -124,7 +124,7 @@ class PPO:
             for rows, worth in zip(path.after, scores, strict=True):
                 quiet = 0 if best.add(rows, worth) else quiet + 1
             reward = (scores - mean) / spread
-            self._learn(ctx.space, path, reward, ctx.rng)
+            self._learn(ctx, path, reward)
             codes, steps = path.last, steps + len(path.after)
             episodes += int(path.ended.sum())
             rewards.append(float(reward.mean()))
@@ -172,28 +172,32 @@ class PPO:
             rows[chosen] = good[ctx.rng.integers(len(good), size=int(chosen.sum()))]
         return rows
 
-    def _learn(self, space: Space, path: Path, reward: np.ndarray, rng: np.random.Generator) -> None:
+    def _learn(self, ctx: Context, path: Path, reward: np.ndarray) -> None:
         """The clipped policy gradient over `epochs` passes in minibatches."""
         import torch
 
         from tt_search.actor_critic import advantages, ppo_loss
 
-        agent, optimiser = self.agent_, self.optimiser_
+        agent, optimiser = self._agent(ctx), self.optimiser_
         d = path.before.shape[-1]
-        states, after = (_states(space, p.reshape(-1, d)) for p in (path.before, path.after))
+        states, after = (_states(ctx.space, p.reshape(-1, d)) for p in (path.before, path.after))
         with torch.no_grad():
             v = agent(torch.from_numpy(np.concatenate([states, after])))[1].numpy().reshape(2, *reward.shape)
         a = advantages(reward, v[0], v[1], path.ended, self.discount, self.gae)
         returns = (a + v[0]).ravel()
         a = ((a - a.mean()) / (a.std() + 1e-8)).ravel()
         parts = (path.actions.reshape(-1, d), path.free.reshape(-1, d), path.logs.ravel(), a, returns)
-        tensors = [torch.from_numpy(states)]
-        tensors += [torch.from_numpy(p if p.dtype == np.int64 else p.astype(np.float32)) for p in parts]
+        tensors = [torch.from_numpy(p if p.dtype == np.int64 else p.astype(np.float32)) for p in parts]
+        inputs = torch.from_numpy(states)
         for _ in range(self.epochs):
-            for some in torch.from_numpy(rng.permutation(len(states))).split(self.minibatch):
-                s, *rest = (t[some] for t in tensors)
+            for some in torch.from_numpy(ctx.rng.permutation(len(states))).split(self.minibatch):
+                logs, values = agent(inputs[some])
+                actions, free, old, advantage, target = (t[some] for t in tensors)
                 optimiser.zero_grad()
-                ppo_loss(*agent(s), *rest, self.clip, self.value, self.entropy).backward()
+                loss = ppo_loss(
+                    logs, values, actions, free, old, advantage, target, self.clip, self.value, self.entropy
+                )
+                loss.backward()
                 optimiser.step()
 
     def _agent(self, ctx: Context) -> ActorCritic:

@@ -183,7 +183,7 @@ class Space:
         for i, k in enumerate(self.knobs):
             if k.active_if is not None:
                 parent, inside = k.active_if[0], self._switches[i]
-                known = np.clip(codes[:, parent], 0, len(inside) - 1)
+                known = np.minimum(np.maximum(codes[:, parent], 0), len(inside) - 1)  # np.clip takes thrice as long
                 on[:, i] = on[:, parent] & inside[known] & (known == codes[:, parent])
         return on
 
