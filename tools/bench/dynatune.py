@@ -143,7 +143,7 @@ def _schedulers(plugins: Any, peak_gflops: float, decision_s: float) -> Iterator
     beliefs: dict[Any, Any] = {}
 
     def dynatune(**options: Any) -> Any:
-        made = plugins.build("scheduler", "dynatune", trials=SLOT, peak_gflops=peak_gflops, **options)
+        made = plugins.build("scheduler", "dynatune", peak_gflops=peak_gflops, **options)
         made.believe = _remembered(made.believe, beliefs)
         return made
 
