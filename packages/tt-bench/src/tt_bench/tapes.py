@@ -84,12 +84,14 @@ class Played:
         slots: `(task, trials, gain_s, realised_s)` of each batch, which count as slots of equal length: what the
             scheduler expected, 0 where its slot goes on, and by how much the model became faster, seconds, None where
             the batch brought the first program.
-        decided_s: Real seconds of CPU that the scheduler took for all its decisions.
+        decisions: How often the scheduler was asked.
+        decided_s: Real seconds of CPU that it took for all of them.
     """
 
     t: list[float]
     model_s: list[float]
     slots: list[tuple[int, int, float, float | None]]
+    decisions: int
     decided_s: float
 
     def reach(self, latency_s: float) -> float:
@@ -125,7 +127,7 @@ def play(
     outcome = run(pipelines, player, MemoryStore(), watched, stop, clock, info=info, batch=batch, listeners=[watch])
     if outcome.failure is not None:
         raise outcome.failure
-    return Played(player.t, player.model_s, watch.slots, watched.seconds)
+    return Played(player.t, player.model_s, watch.slots, watched.decisions, watched.seconds)
 
 
 def regret(played: Played, oracle: Played) -> np.ndarray:
@@ -213,7 +215,8 @@ class _Charged:
     """A scheduler whose decisions are timed, and charged to the virtual clock."""
 
     def __init__(self, scheduler: Any, clock: VirtualClock, decision_s: float) -> None:
-        self.scheduler, self.clock, self.decision_s, self.seconds = scheduler, clock, decision_s, 0.0
+        self.scheduler, self.clock, self.decision_s = scheduler, clock, decision_s
+        self.decisions, self.seconds = 0, 0.0
 
     def budget(self, rows: float) -> None:
         tell = getattr(self.scheduler, "budget", None)
@@ -222,6 +225,7 @@ class _Charged:
 
     def next(self, states: Sequence[TaskState], clock: Any) -> Slot | None:
         began = time.process_time()
+        self.decisions += 1
         slot = self.scheduler.next(states, clock)
         self.seconds += time.process_time() - began
         self.clock.advance(self.decision_s)
