@@ -96,7 +96,7 @@ def _replay(models: Sequence[str], out: Path, seeds: int) -> None:
         charge = out / "decision.json"
         if not charge.exists():
             played = _play_one(out, model, 0, 0.0)["dynatune"]
-            _keep(charge, {"seconds": round(played["decided_s"] / len(played["slots"]), 3)})
+            _keep(charge, {"seconds": round(played["decided_s"] / played["decisions"], 3)})
         todo = [s for s in range(seeds) if not (out / "played" / f"{model}-{s}.json").exists()]
         with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
             decision_s = _read(charge)["seconds"]
@@ -131,6 +131,7 @@ def _play_one(out: Path, model: str, seed: int, decision_s: float) -> dict[str, 
             "t": np.round(p.t, 3).tolist(),
             "model_s": [s if math.isfinite(s) else None for s in p.model_s],
             "slots": p.slots,
+            "decisions": p.decisions,
             "decided_s": p.decided_s,
             "regret_s": regrets.get(name),
         }
@@ -143,7 +144,7 @@ def _schedulers(plugins: Any, peak_gflops: float, decision_s: float) -> Iterator
     beliefs: dict[Any, Any] = {}
 
     def dynatune(**options: Any) -> Any:
-        made = plugins.build("scheduler", "dynatune", trials=SLOT, peak_gflops=peak_gflops, **options)
+        made = plugins.build("scheduler", "dynatune", peak_gflops=peak_gflops, **options)
         made.believe = _remembered(made.believe, beliefs)
         return made
 
@@ -238,7 +239,7 @@ def _show(out: Path) -> None:
             text = "{:.2f} [{:.2f}, {:.2f}]".format(*quicker)
             print(f"{name:26}{final:10.3f}{reach:10.1f}{shown}   {text}")
         _picture(out / f"{model}.png", model, runs)
-        slots = [len(r["dynatune"]["slots"]) for r in runs]
+        slots = [r["dynatune"]["decisions"] for r in runs]
         each = np.mean([r["dynatune"]["t"][-1] / n for r, n in zip(runs, slots, strict=True)])
         decided = _read(out / "decision.json")["seconds"]
         print(f"a slot takes {each:.2f} s, {decided:.3f} s of it for deciding ({decided / each:.1%})")

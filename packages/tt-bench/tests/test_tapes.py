@@ -62,7 +62,8 @@ def test_the_model_is_the_weighted_sum_and_time_is_the_tape_s():
     assert played.model_s[:34] == [np.inf] * 34 and played.model_s[34] == 8 + 18 and played.model_s[-1] == 8 + 10
     assert played.t[31] == pytest.approx(0.5 + 64) and played.t[-1] == pytest.approx(1.0 + 64 + 32)
     assert played.reach(18.0) == pytest.approx(1.0 + 64 + 20) and played.reach(1.0) == np.inf
-    assert [s[:2] for s in played.slots] == [(0, 32), (1, 32)]
+    assert played.decisions == 2 and played.decided_s >= 0
+    assert [s[:2] for s in played.slots] == [(0, 16), (0, 16), (1, 16), (1, 16)]
 
 
 def test_the_end_of_a_tape_and_patience_finish_an_operator():

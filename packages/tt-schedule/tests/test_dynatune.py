@@ -113,7 +113,7 @@ def test_auto_chooses_alike_whatever_the_scale(monkeypatch):
 
     def picks(scale):
         scheduler, found = DynaTune(), []
-        states = [warm(scale * ms) for ms in (1.0, 3.0, 9.0)]
+        states = [warm(scale * ms) for ms in (1.0, 2.7, 8.9)]
         for _ in range(39):
             slot = scheduler.next(states, CLOCK)
             found.append(slot.task)

@@ -81,14 +81,17 @@ class Played:
     Args:
         t: Seconds since the start, after each trial.
         model_s: Recorded latency of the model that would ship then; inf until every operator has a program.
-        slots: `(task, trials, gain_s, realised_s)` of each slot: the model's expected and seen gain by it, seconds;
-            the latter None where it brought the first program.
-        decided_s: Real seconds of CPU that the scheduler took for all its decisions.
+        slots: `(task, trials, gain_s, realised_s)` of each batch, which count as slots of equal length: what the
+            scheduler expected, 0 where its slot goes on, and by how much the model became faster, seconds, None where
+            the batch brought the first program.
+        decisions: How often the scheduler was asked.
+        decided_s: Real seconds of CPU that it took for all of them.
     """
 
     t: list[float]
     model_s: list[float]
     slots: list[tuple[int, int, float, float | None]]
+    decisions: int
     decided_s: float
 
     def reach(self, latency_s: float) -> float:
@@ -124,13 +127,13 @@ def play(
     outcome = run(pipelines, player, MemoryStore(), watched, stop, clock, info=info, batch=batch, listeners=[watch])
     if outcome.failure is not None:
         raise outcome.failure
-    return Played(player.t, player.model_s, watch.slots, watched.seconds)
+    return Played(player.t, player.model_s, watch.slots, watched.decisions, watched.seconds)
 
 
 def regret(played: Played, oracle: Played) -> np.ndarray:
-    """Cumulative regret after each slot that both have, seconds of model latency `(T,)`.
+    """Cumulative regret after each batch that both have, seconds of model latency `(T,)`.
 
-    The gains that hindsight's schedule realised, less those of `played`; a slot that brings an operator's first
+    The gains that hindsight's schedule realised, less those of `played`; a batch that brings an operator's first
     program counts for nothing, as every schedule has to give it.
 
     Source: Zhang et al. (2021), DynaTune, section 4.1.
@@ -212,7 +215,8 @@ class _Charged:
     """A scheduler whose decisions are timed, and charged to the virtual clock."""
 
     def __init__(self, scheduler: Any, clock: VirtualClock, decision_s: float) -> None:
-        self.scheduler, self.clock, self.decision_s, self.seconds = scheduler, clock, decision_s, 0.0
+        self.scheduler, self.clock, self.decision_s = scheduler, clock, decision_s
+        self.decisions, self.seconds = 0, 0.0
 
     def budget(self, rows: float) -> None:
         tell = getattr(self.scheduler, "budget", None)
@@ -221,6 +225,7 @@ class _Charged:
 
     def next(self, states: Sequence[TaskState], clock: Any) -> Slot | None:
         began = time.process_time()
+        self.decisions += 1
         slot = self.scheduler.next(states, clock)
         self.seconds += time.process_time() - began
         self.clock.advance(self.decision_s)
@@ -228,7 +233,7 @@ class _Charged:
 
 
 class _Watch:
-    """Gathers slots from the events of their batches."""
+    """Gathers batches from their events."""
 
     def __init__(self, number: dict[str, int]) -> None:
         self.number, self.last = number, 0
@@ -236,10 +241,6 @@ class _Watch:
 
     def tt_batch_measured(self, state: TaskState, batch: Batch, results: list[Measurement], **_: Any) -> None:
         about = batch.info["slot"]
-        if about["number"] != self.last:
-            self.last = about["number"]
-            self.slots.append((self.number[state.task.key], 0, about["gain_s"], None))
-        task, trials, gain_s, realised_s = self.slots[-1]
-        if "realised_s" in about:
-            realised_s = (realised_s or 0.0) + about["realised_s"]
-        self.slots[-1] = (task, trials + len(results), gain_s, realised_s)
+        gain_s = about["gain_s"] if about["number"] != self.last else 0.0
+        self.last = about["number"]
+        self.slots.append((self.number[state.task.key], len(results), gain_s, about.get("realised_s")))

@@ -39,7 +39,8 @@ class DynaTune:
     (ICLR 2021), algorithm 1.
 
     Args:
-        trials: Measured rows per slot. (default: 16)
+        trials: Measured rows per slot; a decision takes 0.1 s of a core. (default: 32)
+        first: Measured rows per first slot. (default: 16)
         seconds: Length of a slot instead, once all operators are warm. (default: None)
         action: "ucb", "epsilon-greedy" or "softmax". (default: "ucb")
         c: Exploration of UCB: a number, for gains in milliseconds; "paper", 2, or 0.2 while the model takes less than
@@ -57,7 +58,8 @@ class DynaTune:
 
     def __init__(
         self,
-        trials: int = 16,
+        trials: int = 32,
+        first: int = 16,
         seconds: float | None = None,
         action: str = "ucb",
         c: float | str = "auto",
@@ -72,7 +74,7 @@ class DynaTune:
         peak_gflops: float | None = None,
         seed: int = 0,
     ) -> None:
-        self.trials, self.seconds, self.action, self.c = trials, seconds, action, c
+        self.trials, self.first, self.seconds, self.action, self.c = trials, first, seconds, action, c
         self.epsilon, self.temperature, self.curve = epsilon, temperature, curve
         self.walkers, self.steps, self.samples, self.jump = walkers, steps, samples, jump
         self.warmup, self.peak_gflops, self.seed = warmup, peak_gflops, seed
@@ -91,7 +93,7 @@ class DynaTune:
         racing = [i for i, s in enumerate(states) if s.finished is None]
         if not racing:
             return None
-        first = warm_up(states, self.trials, self.rows_, self.warmup)
+        first = warm_up(states, min(self.first, self.trials), self.rows_, self.warmup)
         if first is not None:
             self.slots_[first.task] += 1
             return first
@@ -101,8 +103,8 @@ class DynaTune:
         at, info = self._choose(states, gains, slots)
         pick = racing[at]
         self.slots_[pick] += 1
-        length = {"trials": size} if self.seconds is None else {"seconds": self.seconds}
-        return Slot(pick, **length, gain_s=float(gains[at]), info={**info, **self._remarks(pick)})
+        trials = size if self.seconds is None else None
+        return Slot(pick, trials, self.seconds, float(gains[at]), {**info, **self._remarks(pick)})
 
     def gain_s(self, states: Sequence[TaskState], i: int, size: int) -> float:
         """What a slot of `size` trials for task `i` is expected to save the model, seconds."""
@@ -180,8 +182,9 @@ class DynaTune:
             raise PieceError(
                 "its belief needs emcee: pip install 'tt-schedule[mcmc]', or choose --set scheduler=gradient"
             )
-        if self.trials < 1 or (self.seconds is not None and self.seconds <= 0):
-            raise ValueError(f"a slot needs trials and seconds above 0, got {self.trials} and {self.seconds}")
+        if min(self.trials, self.first) < 1 or (self.seconds is not None and self.seconds <= 0):
+            lengths = f"{self.trials}, first {self.first} and {self.seconds} s"
+            raise ValueError(f"a slot needs trials and seconds above 0, got {lengths}")
         for option, value, known in (("action", self.action, ACTIONS), ("curve", self.curve, tuple(FAMILIES))):
             if value not in known:
                 raise ValueError(f"{option} must be one of {', '.join(known)}, got {value!r}")
