@@ -179,6 +179,10 @@ def test_sets_apply_in_order():
     assert (recipe.batch, recipe.verify, recipe.light) == (16, 32, 8)
 
 
+def test_schedule_is_the_scheduler():
+    assert house("schedule=sequential").pieces["scheduler"] == ("sequential", {})
+
+
 def test_optional_pieces_can_be_left_out():
     assert house("stopper=none").build("stopper") is None
     assert "stopper" not in house("stopper=none").describe()

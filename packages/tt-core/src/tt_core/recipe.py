@@ -35,6 +35,7 @@ _PIECES = {
     "store": "sqlite",
 }
 _ROLE = {"draft": "surrogate"}
+_ALSO = {"schedule": "scheduler"}  # what people type
 _PLAIN = {"summary": str, "source": str, "batch": int, "verify": int, "light": int}
 
 
@@ -164,6 +165,7 @@ def _check_types(recipe: Recipe, role: str) -> None:
 def _set(recipe: Recipe, text: str) -> None:
     where, equals, value = text.partition("=")
     role, dot, option = where.strip().partition(".")
+    role = _ALSO.get(role, role)
     if not equals or not value.strip():
         raise OptionError(f"--set needs piece.option=value or piece=name, got {text!r}")
     if _PLAIN.get(role) is int and not dot:
