@@ -57,7 +57,7 @@ def test_mean_and_spread_of_the_trees():
     forest, _ = forest_of()
     fresh = noisy(50, 1)[0].astype(np.float32)
     each = np.stack([tree.predict(fresh) for tree in forest.estimators_])
-    got = fitted(ForestEI()).predict(TASK, fresh)
+    got = fitted(ForestEI(calibrate=False)).predict(TASK, fresh)
     assert got.mean == pytest.approx(forest.predict(fresh))
     assert got.std == pytest.approx(np.sqrt(((each - each.mean(axis=0)) ** 2).mean(axis=0)))
 
@@ -74,7 +74,7 @@ def test_forestci_is_the_infinitesimal_jackknife_and_never_negative():
     bias = n * counts.var(axis=1).mean() * (t**2).mean(axis=1) / B
     V = (covariance**2).sum(axis=0) - bias
     assert V.min() < 0 < V.max()
-    got = fitted(ForestEI(uncertainty="forestci")).predict(TASK, fresh)
+    got = fitted(ForestEI(uncertainty="forestci", calibrate=False)).predict(TASK, fresh)
     assert got.std == pytest.approx(np.sqrt(np.maximum(V, 0)))
 
 
@@ -94,7 +94,7 @@ def test_calibrated_deviations_are_as_large_as_the_errors(uncertainty):
 
 def test_uncalibrated_forestci_with_few_trees_overstates():
     X, y = noisy(1500, 1)
-    p = fitted(ForestEI(uncertainty="forestci"), n=1000).predict(TASK, X)
+    p = fitted(ForestEI(uncertainty="forestci", calibrate=False), n=1000).predict(TASK, X)
     assert np.sqrt((p.std**2).mean()) > 1.5 * np.sqrt(((y - p.mean) ** 2).mean())
 
 
@@ -128,7 +128,7 @@ def test_the_jackknife_is_forestcis_own_without_its_matrix():
     """All of 3000 by 4000 rows would take 96 MB."""
     X, y = noisy(3000, 0)
     fresh = noisy(4000, 1)[0].astype(np.float32)
-    model = fitted(ForestEI(uncertainty="forestci"), n=3000)
+    model = fitted(ForestEI(uncertainty="forestci", calibrate=False), n=3000)
     tracemalloc.start()
     try:
         got = model.predict(TASK, fresh)
