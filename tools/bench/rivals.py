@@ -81,7 +81,7 @@ def _parts(model: Path, library: Path, whole_s: float, shown: int = 12) -> None:
     from tt_core.tuning import prepare
 
     tasks = {t.name: t for t in prepare(str(model)).tasks}
-    parts = json.loads(Path(f"{library}.json").read_text())["tasks"]
+    parts = [p for p in json.loads(Path(f"{library}.json").read_text())["tasks"] if p["latency_s"]]
     parts.sort(key=lambda p: -p["weight"] * p["latency_s"])
     total = sum(p["weight"] * p["latency_s"] for p in parts)
     for p in parts[:shown]:
