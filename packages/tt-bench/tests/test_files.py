@@ -88,7 +88,10 @@ def put(data, value, *where):
         (lambda d: put(d, "1.1.0", "schema_version"), "schema 1.1.0"),
         (lambda d: put(d, {}, "metadata"), "another tuner"),
         (lambda d: put(d, 99, "metadata", "tt", "format"), "format 99"),
-        (lambda d: put(d, "0000", "metadata", "tt", "tasks", 0, "space_key"), "its space has changed"),
+        (
+            lambda d: put(d, "0000", "metadata", "tt", "tasks", 0, "space_key"),
+            "x.json: the space of",
+        ),
         (lambda d: put(d, d["results"][:-3], "results"), "rows of"),
         (lambda d: put(d, {}, "results", 0, "times"), "damaged"),
         (lambda d: put(d, 5, "metadata", "tt", "tasks", 0, "task"), "damaged"),

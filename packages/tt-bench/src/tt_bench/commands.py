@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from glob import glob
 from pathlib import Path
 from typing import Annotated
 
@@ -32,7 +33,7 @@ def record(
     from tt_bench.record import record as run
 
     if candidates != "all" and not (candidates.isdigit() and int(candidates) > 0):
-        raise BenchError(f'--candidates is "all" or a positive number, got {candidates!r}')
+        raise typer.BadParameter(f'--candidates is "all" or a positive number, got {candidates!r}')
     with ctx.obj.interruptible() as halt:
         found = run(
             ctx.obj,
@@ -68,7 +69,7 @@ def bench(
         str, typer.Option(help="Names (tt recipes; oracle knows every result) or TOML files")
     ] = "random,tt",
     models: Annotated[str, typer.Option(help="Recordings: .db, .json or .json.gz, with commas; patterns allowed")] = (
-        "recordings/*.json.gz"
+        "recordings/*-template.json.gz"
     ),
     spaces: Annotated[str, typer.Option(help="Kinds of space, with commas; else all that are recorded")] = "",
     tasks: Annotated[str, typer.Option(help="Pattern of task names, as in a shell")] = "*",
@@ -86,7 +87,9 @@ def bench(
     from tt_bench import compare, page
 
     if unrecorded not in (None, "nearest", "refuse"):
-        raise BenchError(f"--unrecorded is nearest or refuse, got {unrecorded!r}")
+        raise typer.BadParameter(f"--unrecorded is nearest or refuse, got {unrecorded!r}")
+    if not _names(recipes):
+        raise typer.BadParameter(f"--recipes needs a name (tt recipes), got {recipes!r}")
     chosen = compare.units(_paths(models), _names(spaces), tasks, whole)
     done = compare.compare(
         ctx.obj,
@@ -111,18 +114,25 @@ def report(
         typer.Argument(help="A history (its newest run), the beginning of a run's id, an event log, or a bench folder"),
     ] = "",
     history: Annotated[Path, typer.Option(help="The history that holds the run")] = Path("tt.db"),
-    out: Annotated[Path, typer.Option(help="The page; a comparison's lies in its folder")] = Path("report.html"),
+    out: Annotated[
+        Path | None, typer.Option(help="The page, .html (report.html); a comparison's lies in its folder")
+    ] = None,
 ) -> None:
     """Draw a tuning run, or a comparison of tt bench, as one page that opens offline."""
     from tt_bench import compare, page, runpage
 
+    if out is not None and out.suffix != ".html":  # a slip must not cost a history
+        raise typer.BadParameter(f"--out {out} must end with .html")
     if Path(run, "bench.json").is_file():
+        if out is not None:
+            raise typer.BadParameter(f"--out {out}: the page of a comparison lies in its folder, {run}/bench.html")
         page.publish(compare.read(Path(run)), print)
         return
     if run and Path(run).is_dir():
         raise BenchError(f"{run} is a folder without bench.json: give a history, a run or what tt bench --out wrote")
     if Path(run).suffix == ".db":
         run, history = "", Path(run)
+    out = out or Path("report.html")
     runpage.write(runpage.listen(ctx.obj, run, history), history, out)
     print(f"written to {out}")
 
@@ -130,7 +140,7 @@ def report(
 def _paths(text: str) -> list[Path]:
     found = []
     for name in _names(text):
-        some = sorted(Path().glob(name)) if "*" in name and not Path(name).is_absolute() else [Path(name)]
+        some = [Path(p) for p in sorted(glob(name))] if "*" in name else [Path(name)]
         if not some:
             raise BenchError(f"no recording matches {name!r}: tt record --out {name.split('*')[0]}NAME makes one")
         found += some

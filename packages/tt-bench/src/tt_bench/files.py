@@ -63,11 +63,11 @@ def read_history(path: Path, store: Any = None) -> Recording:
         parts = []
         for info in about:
             if info["recording"] != FORMAT:
-                raise BenchError(f"{path}: a recording of format {info['recording']}, this tt-bench reads {FORMAT}")
+                raise BenchError(f"{path}: {t4.wrong_format(info['recording'], FORMAT)}")
             if "task" not in info:
                 continue
             task = info["task"]
-            t4.check_space(task, info["space_key"])
+            t4.check_space(task, info["space_key"], str(path))
             measured = list(own.query(task.key, task.space.key))
             paces = [i["pace"] for i in about if i.get("of") == [task.key, task.space.key]]
             statements = StatementTable(path).read(task.key, task.space.key)

@@ -19,7 +19,7 @@ from tt_spec import Measurement, Task, from_json, to_json
 from tt_bench.errors import BenchError
 from tt_bench.recording import Pace, Recorded, Recording
 
-__all__ = ["VERSION", "check_space", "pack", "read", "unpack", "write"]
+__all__ = ["VERSION", "check_space", "pack", "read", "unpack", "write", "wrong_format"]
 
 VERSION = "1.0.0"
 
@@ -95,19 +95,19 @@ def read(data: Any, name: str, format: int) -> Recording:
         raise BenchError(f"{name}: T4 schema {data['schema_version']}, this tt-bench reads {VERSION}: record it again")
     own = data.get("metadata", {}).get("tt") if isinstance(data.get("metadata"), dict) else None
     if not isinstance(own, dict):
-        raise BenchError(f"{name}: T4 results of another tuner: they lack the spaces that replay needs (metadata.tt)")
+        raise BenchError(f"{name}: T4 results of another tuner lack the spaces for replay: give what tt record wrote")
     if own.get("format") != format:
-        raise BenchError(f"{name}: a recording of format {own.get('format')}, this tt-bench reads {format}")
+        raise BenchError(f"{name}: {wrong_format(own.get('format'), format)}")
     try:
-        parts = [_part(t, number, data["results"], own) for number, t in enumerate(own["tasks"])]
+        parts = [_part(t, number, data["results"], own, name) for number, t in enumerate(own["tasks"])]
         return Recording(own["model"], own["space"], tuple(parts), own["device"], own["versions"])
     except (KeyError, TypeError, ValueError, AttributeError, zlib.error) as e:
         raise BenchError(f"{name}: damaged ({type(e).__name__}: {e}); record or copy it again") from e
 
 
-def _part(about: dict[str, Any], number: int, results: list[Any], own: dict[str, Any]) -> Recorded:
+def _part(about: dict[str, Any], number: int, results: list[Any], own: dict[str, Any], name: str) -> Recorded:
     task = from_json(about["task"])
-    check_space(task, about["space_key"])
+    check_space(task, about["space_key"], name)
     measured, statements = [], {}
     for r in results:
         values = {m["name"]: m["value"] for m in r["measurements"]}
@@ -141,10 +141,17 @@ def _part(about: dict[str, Any], number: int, results: list[Any], own: dict[str,
     return part
 
 
-def check_space(task: Task, key: str) -> None:
+def check_space(task: Task, key: str, name: str) -> None:
     """Refuse rows that were recorded under another meaning."""
     if key != task.space.key:
-        raise BenchError(f"task {task.name}: its space has changed ({key}, now {task.space.key}): record it again")
+        raise BenchError(
+            f"{name}: the space of task {task.name} has changed since ({key}, now {task.space.key}): record it again"
+        )
+
+
+def wrong_format(found: Any, known: int) -> str:
+    """What to do with a recording of another format."""
+    return f"a recording of format {found}, this tt-bench reads {known}: record it again, or upgrade tt-bench"
 
 
 def pack(statements: np.ndarray) -> str:
