@@ -21,8 +21,9 @@ def test_record_bench_and_report(tt, tmp_path):
     )
     assert "measured" not in again.stdout, "a finished recording measures nothing"
 
-    for source, out in (("x.db", "a"), ("x.json.gz", "b")):
-        tt("bench", "--models", source, "--recipes", "random,oracle", "--seeds", "2", "--trials", "4", "--out", out)
+    for source, out, recipes in (("x.db", "a", ["random,oracle"]), ("x.json.gz", "b", ["random", "oracle"])):
+        named = [text for r in recipes for text in ("--recipes", r)]
+        tt("bench", "--models", source, *named, "--seeds", "2", "--trials", "4", "--out", out)
     runs = [{p.name: p.read_text() for p in (tmp_path / d / "runs").glob("*[0-9].json")} for d in "ab"]
     assert len(runs[0]) == 4 and runs[0].keys() == runs[1].keys()
     for a, b in zip(*(map(json.loads, (r[k] for k in sorted(r))) for r in runs), strict=True):

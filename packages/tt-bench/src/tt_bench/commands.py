@@ -66,12 +66,14 @@ def bench(
     ctx: typer.Context,
     out: Annotated[Path, typer.Option(help="Folder for curves, table, CSV and page; a repeated call goes on")],
     recipes: Annotated[
-        str, typer.Option(help="Names (tt recipes; oracle knows every result) or TOML files")
-    ] = "random,tt",
-    models: Annotated[str, typer.Option(help="Recordings: .db, .json or .json.gz, with commas; patterns allowed")] = (
-        "recordings/*-template.json.gz"
-    ),
-    spaces: Annotated[str, typer.Option(help="Kinds of space, with commas; else all that are recorded")] = "",
+        list[str] | None,
+        typer.Option(help="Names (tt recipes; oracle knows every result) or TOML files; else random,tt"),
+    ] = None,
+    models: Annotated[
+        list[str] | None,
+        typer.Option(help="Recordings: .db, .json or .json.gz; patterns allowed; else recordings/*-template.json.gz"),
+    ] = None,
+    spaces: Annotated[list[str] | None, typer.Option(help="Kinds of space; else all that are recorded")] = None,
     tasks: Annotated[str, typer.Option(help="Pattern of task names, as in a shell")] = "*",
     whole: Annotated[bool, typer.Option(help="Tune a recording's tasks together, to compare schedulers")] = False,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each recipe on each unit")] = 15,
@@ -83,18 +85,22 @@ def bench(
     live: Annotated[bool, typer.Option(help="Measure the recorded rows here instead of replaying them")] = False,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes; else one per core")] = None,
 ) -> None:
-    """Compare recipes on recordings: curves, score, time to a share of the best known, paired tests."""
+    """Compare recipes on recordings: curves, score, time to a share of the best known, paired tests.
+
+    Options that take names may be repeated, or hold several with commas.
+    """
     from tt_bench import compare, page
 
     if unrecorded not in (None, "nearest", "refuse"):
         raise typer.BadParameter(f"--unrecorded is nearest or refuse, got {unrecorded!r}")
-    if not _names(recipes):
-        raise typer.BadParameter(f"--recipes needs a name (tt recipes), got {recipes!r}")
-    chosen = compare.units(_paths(models), _names(spaces), tasks, whole)
+    compared = _names(recipes or ["random,tt"])
+    if not compared:
+        raise typer.BadParameter(f"--recipes needs a name (tt recipes), got {','.join(recipes or [])!r}")
+    chosen = compare.units(_paths(models or ["recordings/*-template.json.gz"]), _names(spaces or []), tasks, whole)
     done = compare.compare(
         ctx.obj,
         chosen,
-        _names(recipes),
+        compared,
         out,
         sets=set or [],
         seeds=seeds,
@@ -137,9 +143,9 @@ def report(
     print(f"written to {out}")
 
 
-def _paths(text: str) -> list[Path]:
+def _paths(texts: list[str]) -> list[Path]:
     found = []
-    for name in _names(text):
+    for name in _names(texts):
         some = [Path(p) for p in sorted(glob(name))] if "*" in name else [Path(name)]
         if not some:
             raise BenchError(f"no recording matches {name!r}: tt record --out {name.split('*')[0]}NAME makes one")
@@ -147,5 +153,5 @@ def _paths(text: str) -> list[Path]:
     return found
 
 
-def _names(text: str) -> list[str]:
-    return [n.strip() for n in text.split(",") if n.strip()]
+def _names(texts: list[str]) -> list[str]:
+    return [n.strip() for text in texts for n in text.split(",") if n.strip()]
