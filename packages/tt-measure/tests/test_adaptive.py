@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tt_measure import Adaptive
 from tt_measure.adaptive import variation
@@ -112,6 +112,7 @@ def test_a_slow_program_is_its_warm_up_run():
     assert timing.seconds == (6.0,) and timer.calls == [1] and "warm-up run is the timing" in timing.why
 
 
+@settings(deadline=None)
 @given(
     st.integers(1, 600),
     st.integers(1, 100),

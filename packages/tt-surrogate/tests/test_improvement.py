@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import norm
@@ -28,6 +28,7 @@ def test_without_doubt_it_is_the_gain():
     assert got.tolist() == [0.0, 0.0, 0.25]
 
 
+@settings(deadline=None, max_examples=40)
 @given(st.floats(-2, 2), st.floats(0.01, 2), st.floats(-2, 2))
 def test_it_is_the_expected_gain(mean, std, best):
     ei = expected_improvement(np.array([mean]), np.array([std]), best)[0]
@@ -38,6 +39,7 @@ def test_it_is_the_expected_gain(mean, std, best):
     assert ei >= max(0.0, mean - best) - 1e-12
 
 
+@settings(deadline=None, max_examples=40)
 @given(st.floats(0, 1), st.floats(0, 1), st.floats(0, 1))
 def test_doubt_and_a_higher_mean_never_lower_it(mean, std, more):
     a, b, c = expected_improvement(np.array([mean, mean, mean + more]), np.array([std, std + more, std]), 1.0)
