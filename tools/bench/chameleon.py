@@ -43,6 +43,7 @@ ABLATIONS = {
     "RL+AS": (),
 }
 LAYERS = ("resnet18-64-template", "resnet18-256-template", "encoder-qkv-template")
+FIRST = 64
 SHARES = (0.05, 0.1, 0.2, 0.5, 1.0)
 
 
@@ -115,19 +116,23 @@ def _compare(paths: Sequence[Path], out: Path, seeds: int, trials: int, live: bo
     _table(head, rows)
     ratios = []
     for a, b in (("SA", "SA+AS"), ("RL", "RL+AS"), ("SA", "RL"), *(("autotvm", n) for n in ABLATIONS)):
+        searched = [(u, s) for u, s in pairs if max(trial[a, u, s], trial[b, u, s]) > FIRST]
         ratios.append(
             (
                 f"{a} / {b}",
-                *(_ratio([(of[a, u, s], of[b, u, s]) for u, s in pairs]) for of in (trial, seconds)),
+                len(searched),
+                *(_ratio([(of[a, u, s], of[b, u, s]) for u, s in searched]) for of in (trial, seconds)),
                 _ratio([(runs[a, u, s].t[-1], runs[b, u, s].t[-1]) for u, s in pairs]),
                 _ratio([(final(runs[b, u, s], best[u]), final(runs[a, u, s], best[u])) for u, s in pairs], 4),
             )
         )
-    print()
-    _table(("ratio", "measurements", "seconds", "whole run, s", "speed at the end"), ratios)
+    print(
+        "\nmedian ratios; the first two leave out the pairs that arrived in the first batch, which is random for all\n"
+    )
+    _table(("ratio", "pairs", "measurements", "seconds", "whole run, s", "speed at the end"), ratios)
     print()
     each = [
-        (u, *(f"{np.median([trial[n, u, s] for s in range(seeds)]):.0f}" for n in names), f"{goal[u]:.3f}")
+        (u, *(_number(np.median([trial[n, u, s] for s in range(seeds)])) for n in names), f"{goal[u]:.3f}")
         for u in best
     ]
     _table(("operator: measurements to arrive", *names, "goal"), each)
@@ -144,10 +149,12 @@ def _ratio(pairs: Sequence[tuple[float, float]], digits: int = 2) -> str:
 
 
 def _three(values: Sequence[float], shape: str, of: Callable[[float], float] = lambda v: v) -> str:
-    mid, low, high = (
-        "never" if math.isinf(v) else shape.format(of(v)) for v in interval(values, np.random.default_rng(0))
-    )
+    mid, low, high = (_number(v, shape, of) for v in interval(values, np.random.default_rng(0)))
     return f"{mid} ({low} to {high})"
+
+
+def _number(v: Any, shape: str = "{:.0f}", of: Callable[[float], float] = lambda v: v) -> str:
+    return shape.format(of(v)) if math.isfinite(v) else "never"
 
 
 # -- steps to settle, clusters of each batch, run times inside clusters --------------------------------------------
