@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import importlib.metadata
 import io
@@ -10,6 +11,7 @@ import random
 import signal
 import string
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import pytest
 from tt_core import cli, doctor
 from tt_core.errors import EXIT_CODES
 from tt_measure import WorkerError
+from tt_spec import Measurement
 from tt_spec.pieces.synthetic import SyntheticMeasurer
 
 OP = "op:matmul:16,16,16"
@@ -39,8 +42,24 @@ class QuickPool(SyntheticMeasurer):
     def prestart(self) -> None:
         pass
 
+    def measure(self, task: Any, codes: Any, bar: Any) -> Iterator[Measurement]:
+        for m in super().measure(task, codes, bar):
+            yield dataclasses.replace(m, cost={"apply": 0.0, "build": 0.0, "run": sum(m.seconds)})
+
     def call(self, method: str, task: Any, *args: Any, **options: Any) -> Any:
         raise WorkerError(f"backend method {method!r} failed: the worker is a formula")
+
+
+class Here(Executor):
+    """In place of a comparison's processes: works at once, in this one."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **options: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **options))
+        except Exception as e:
+            future.set_exception(e)
+        return future
 
 
 @pytest.fixture
@@ -49,6 +68,7 @@ def quick(tmp_path, monkeypatch) -> Iterator[Callable[[list[str]], tuple[int, st
     may do."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("tt_measure.pool.WorkerPool", QuickPool)
+    monkeypatch.setattr("tt_bench.compare._pool", lambda workers: Here())
     monkeypatch.setattr(doctor, "_probe", dict)
     monkeypatch.setattr(importlib.metadata, "entry_points", functools.cache(importlib.metadata.entry_points))
 
@@ -127,6 +147,8 @@ MODELS += [
     "op:GMM:x",
 ]
 MODELS += ["op:batch_matmul:1,4,4,4", "missing.onnx", "notes.txt", "empty.onnx", ".", "tt.db", "op:matmul:1e3,1,1"]
+RECORDINGS = ["rec.json.gz", "rec.json.gz", "rec.db", "rec*", "cut.json.gz", "tt.db", "notes.txt", "none.db", ","]
+PAGES = ["compared", "tt.db", "rec.db", "a", "notes.txt", "none", ".", ""]
 NUMBERS = ["1", "2", "3", "0", "-1", "one", "1.5", "nan"]
 POOL = {
     "--trials": NUMBERS,
@@ -150,6 +172,19 @@ POOL = {
         "draft=none", "draft=null", "surrogate=null", "surrogate.inputs=x", "draft.inputs=statements", "verify=1",
         "stopper=none", "sampler.x=[", "a=b=c", "stopper.patience=true", "space=nope",
     ],
+    "--models": RECORDINGS,
+    "--spaces": ["template", "sketch", ",", "nope"],
+    "--recipes": ["random", "oracle", "random,oracle", "nope", ",", "mine.toml"],
+    "--seeds": NUMBERS,
+    "--unrecorded": ["nearest", "refuse", "nope"],
+    "--jobs": NUMBERS,
+    "--whole": [],
+    "--live": [],
+    "--candidates": ["2", "all", "0", "-1", "x", "1.5", "²"],
+    "--most": NUMBERS,
+    "--runs": NUMBERS,
+    "--long-rows": NUMBERS,
+    "--long-runs": NUMBERS,
     "--seconds": ["0", "0.001", "-1", "nan", "inf", "x", "1e300"],
     "--json": [],
     "--debugg": [],
@@ -168,9 +203,22 @@ COMMANDS = [
     "recipes",
     "history",
     "doctor",
+    "record",
+    "bench",
+    "report",
     "tun",
     "",
 ]
+
+
+OWN = {
+    "record": ["--candidates", "--most", "--runs", "--long-rows", "--long-runs", "--out", "--space", "--tasks",
+               "--seed"],
+    "bench": ["--models", "--spaces", "--recipes", "--seeds", "--unrecorded", "--jobs", "--whole", "--live", "--trials",
+              "--out", "--set", "--tasks"],
+    "report": ["--history", "--out"],
+}  # fmt: skip
+"""Options that get these commands beyond their command line."""
 
 
 def command_line(rng: random.Random) -> list[str]:
@@ -181,9 +229,14 @@ def command_line(rng: random.Random) -> list[str]:
         words.append(rng.choice(["show", "show", "replay", "shwo", ""]))
     if command == "tune":  # cheap unless a later option says otherwise; then that is the mistake under test
         words += ["--trials", "1", "--recipe", "random"]
-    if rng.random() < 0.9 and command not in ("plugins", "recipes", "doctor"):
-        words.append(value(rng, MODELS))
-    for name in rng.sample(sorted(POOL), rng.choice([0, 1, 1, 2, 3])):
+    if command == "record":
+        words += ["--out", "new", "--most", "4", "--candidates", "2"]
+    if command == "bench":
+        words += ["--out", "compared", "--models", "rec.db", "--recipes", "random", "--seeds", "1", "--trials", "2"]
+    if rng.random() < 0.9 and command not in ("plugins", "recipes", "doctor", "bench"):
+        words.append(value(rng, PAGES if command == "report" else MODELS))
+    known = OWN.get(command, []) if rng.random() < 0.8 else []
+    for name in rng.sample(known or sorted(POOL), rng.choice([0, 1, 1, 2, 2])):
         words.append(name)
         if POOL[name] and rng.random() < 0.95:
             words.append(value(rng, POOL[name]))
@@ -207,9 +260,14 @@ def test_random_command_lines(quick, tmp_path):
     (tmp_path / "notes.txt").write_text("somebody's notes")
     (tmp_path / "empty.onnx").write_bytes(b"")
     (tmp_path / "mine.toml").write_text('[searcher]\npiece = "random"\n')
+    for made in (["record", OP, "--most", "8", "--runs", "2", "--long-runs", "3", "--out", "rec"],
+                 ["tune", OP, "--trials", "2", "--recipe", "random"]):  # fmt: skip
+        assert quick(made)[0] == 0
+    (tmp_path / "cut.json.gz").write_bytes((tmp_path / "rec.json.gz").read_bytes()[:200])
     rng = random.Random(20260729)
     codes = [quick(command_line(rng))[0] for _ in range(LINES)]
     assert (tmp_path / "notes.txt").read_text() == "somebody's notes"
+    assert (tmp_path / "tt.db").read_bytes().startswith(b"SQLite format 3")
     assert {0, 2, 3, 4, 6} <= set(codes), "the lines are too much alike to show anything"
     assert codes.count(0) > LINES // 20
 

@@ -51,6 +51,9 @@ def test_a_tuning_run_is_drawn(tt, tmp_path):
     ):
         assert f"<h2>{heading}</h2>" in text
     assert "http://" not in text.replace("http://www.w3.org", "")
+    before = (tmp_path / "tt.db").read_bytes()
+    assert "must end with .html" in tt("report", "--out", "tt.db", code=2).stderr
+    assert (tmp_path / "tt.db").read_bytes() == before, "a slip costs no history"
     none = tt("report", "--history", "none.db", code=6)
     assert "no event logs" in none.stderr
 

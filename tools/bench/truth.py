@@ -1,11 +1,11 @@
 """Whether replay tells the truth: the same recipes live and replayed, on the same rows of recorded sub-spaces.
 
-    hatch run python tools/bench/truth.py --recordings recordings [--recipes random,tt] [--trials 128] [--out truth]
+    hatch run python tools/bench/truth.py --recordings recordings [--recipes random,tt] [--trials 160] [--out truth]
 
 Each recipe tunes each task with each seed twice, by `tt bench` and `tt bench --live`: about `trials` / 5 seconds a live
-run, one after the other. Printed are the seconds to 95 % of the best known, medians over seeds; the ratio of live to
-replayed; and which recipe is first, with how many times the other one takes, live and replayed. Nothing else should run
-on the machine. Stop it at any time; the same command goes on.
+run, one after the other. Printed are the seconds to 95 % of the best known and of the whole run, medians over seeds;
+the ratio of live to replayed; and how many times as long the first recipe takes as the second, live and replayed.
+Nothing else should run on the machine. Stop it at any time; the same command goes on.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ import argparse
 import math
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from tt_bench import compare
+from tt_bench.runs import Run
 from tt_bench.stats import time_to
 
-TASKS = "resnet18-128-stride-template,mobilenet-1x1-24-template,encoder-qkv-template"
+TASKS = "resnet18-stem-template,resnet18-64-template,encoder-up-template"
 
 
 def main() -> None:
@@ -29,7 +31,7 @@ def main() -> None:
     parser.add_argument("--tasks", default=TASKS, help="names of three recordings of enumerated sub-spaces")
     parser.add_argument("--recipes", default="random,tt", help="two of them")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--trials", type=int, default=128)
+    parser.add_argument("--trials", type=int, default=160)
     parser.add_argument("--share", type=float, default=0.95, help="of the best known speed")
     parser.add_argument("--out", type=Path, default=Path("truth"))
     options = parser.parse_args()
@@ -47,30 +49,35 @@ def main() -> None:
 def report(done: dict[str, compare.Comparison], share: float) -> None:
     """Print the table; see the module."""
     recipes, units = done["live"].recipes, done["live"].units
-    seconds = {
-        (way, r, u): float(np.median([time_to(run, c.best[u], share) for run in c.of(r, u)]))
-        for way, c in done.items()
-        for r in recipes
-        for u in units
-    }
-    print(f"\nseconds to {share:.0%} of the best known, medians over {done['live'].settings['seeds']} seeds")
-    print(f"{'':44}{'':10}{'live':>9}{'replayed':>10}{'ratio':>8}")
-    ratios = []
+
+    def median(way: str, recipe: str, unit: str, of: Callable[[Run], float]) -> float:
+        return float(np.median([of(run) for run in done[way].of(recipe, unit)]))
+
+    def reached(way: str, recipe: str, unit: str) -> float:
+        return median(way, recipe, unit, lambda run: time_to(run, done[way].best[unit], share))
+
+    seeds, trials = done["live"].settings["seeds"], done["live"].settings["trials"]
+    print(f"\nseconds to {share:.0%} of the best known, and of {trials} trials; medians over {seeds} seeds")
+    print(f"{'':40}{'':9}" + f"{'live':>8}{'replayed':>10}{'ratio':>7}" * 2)
+    ratios: list[list[float]] = [[], []]
     for u in units:
         for r in recipes:
-            live, replayed = seconds["live", r, u], seconds["replayed", r, u]
-            ratios.append(_ratio(live, replayed))
-            print(f"{u:44}{r:10}{live:9.1f}{replayed:10.1f}{ratios[-1]:8.2f}")
-    print(f"live / replayed: geometric mean {_mean(ratios):.2f}, from {min(ratios):.2f} to {max(ratios):.2f}\n")
+            line = f"{u:40}{r:9}"
+            for i, of in enumerate((reached, lambda *which: median(*which, lambda run: run.t[-1]))):
+                live, replayed = of("live", r, u), of("replayed", r, u)
+                ratios[i].append(_ratio(live, replayed))
+                line += f"{live:8.1f}{replayed:10.1f}{ratios[i][-1]:7.2f}"
+            print(line)
+    for what, found in zip((f"to {share:.0%}", f"of {trials} trials"), ratios, strict=True):
+        print(f"live / replayed {what}: geometric mean {_mean(found):.2f}, {min(found):.2f} to {max(found):.2f}")
     a, b = recipes
-    factors = {way: [_ratio(seconds[way, a, u], seconds[way, b, u]) for u in units] for way in done}
+    factors = {way: [_ratio(reached(way, a, u), reached(way, b, u)) for u in units] for way in done}
     for way, found in factors.items():
         shown = ", ".join(f"{f:.2f}" for f in found)
-        first = b if _mean(found) > 1 else a
-        print(f"{way + ':':10} {first} is first; {a} takes {_mean(found):.2f} times as long as {b} ({shown})")
-    agree = sum((x > 1) == (y > 1) for x, y in zip(*factors.values(), strict=True))
+        print(f"{way + ':':10} {a} takes {_mean(found):.2f} times as long as {b} ({shown})")
+    agree = sum(np.sign(x - 1) == np.sign(y - 1) for x, y in zip(*factors.values(), strict=True))
     print(f"the order agrees on {agree} of {len(units)} tasks; live / replayed of that ratio:", end=" ")
-    print(f"{_mean(factors['live']) / _mean(factors['replayed']):.2f}")
+    print(f"{_ratio(_mean(factors['live']), _mean(factors['replayed'])):.2f}")
 
 
 def _ratio(x: float, y: float) -> float:
