@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import tvm
 from tt_core.elementary import legalizers
-from tt_core.lower import lower
 from tt_core.target import resolve
 from tvm import relax
 
@@ -58,12 +57,6 @@ def test_extremes_neither_overflow_nor_become_nan():
     assert _run(_module(x.shape, relax.op.sigmoid), x).tolist() == pytest.approx([0, 0, 1, 1], abs=1e-6)
     assert _run(_module(x.shape, relax.op.tanh), x).tolist() == pytest.approx([-1, -1, 1, 1], abs=1e-6)
     assert _run(_module(x.shape, relax.op.exp), x).tolist() == [0, 0, np.inf, np.inf]
-
-
-def test_they_join_the_operator_before_them():
-    w = relax.const(np.ones((32, 64), np.float32))
-    mod = _module((16, 32), lambda x: relax.op.nn.silu(relax.op.matmul(x, w)))
-    assert [t.op for t in lower(mod, resolve("native")).tasks] == ["matmul"]
 
 
 def test_half_precision_and_other_targets_keep_tvms_own():

@@ -22,6 +22,9 @@ TOLERANCES = {"float64": 1e-10, "float32": 1e-4, "float16": 2e-2, "bfloat16": 5e
 HOPELESS = 3.0
 """How many times slower than the fastest the untuned program or model may be to stay in a race."""
 
+ENOUGH = 200
+"""Executions of a model after which a round of a race knows its median."""
+
 
 class TvmBackend:
     """Builds rows in memory and calls them in this process: no archive, no linker.
@@ -129,13 +132,15 @@ class TvmBackend:
     ) -> list[list[float]]:
         """Time deployed libraries in turns on these inputs: the median execution of each round, a list per library.
 
-        One that is `HOPELESS` times slower than the fastest is not timed again: its list has one entry.
+        One that is `HOPELESS` times slower than the fastest is not timed again: its list has one entry. Rounds of
+        models so short that they would hold more than `ENOUGH` executions are cut, to a sixth at most.
         """
         from tt_core.runtime import Runner
 
         runners, share = [Runner(path) for path in paths], seconds / rounds / len(paths)
         medians = [[float(np.median(r.time(inputs, share)))] for r in runners]
         fastest = min(m[0] for m in medians)
+        share = min(share, max(ENOUGH * fastest, share / 6))
         for _ in range(rounds - 1):
             for runner, mine in zip(runners, medians, strict=True):
                 if mine[0] <= HOPELESS * fastest:
