@@ -20,6 +20,7 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -45,6 +46,9 @@ def main(arguments: Sequence[str] | None = None, packages: Path = ROOT / "packag
     parser.add_argument("packages", nargs="*", metavar="PACKAGE", help=f"default: all ({', '.join(known)})")
     parser.add_argument("--oldest", action="store_true", help="install the oldest versions that are declared")
     parser.add_argument("--python", default=sys.executable, help="interpreter or version (default: this one)")
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count(), help="packages tried at once (default: %(default)s)"
+    )
     parser.add_argument("--keep", action="store_true", help="keep environments, copies and logs")
     options = parser.parse_args(arguments)
     if unknown := sorted(set(options.packages) - set(known)):
@@ -59,7 +63,8 @@ def main(arguments: Sequence[str] | None = None, packages: Path = ROOT / "packag
     try:
         for name in ours:
             runs[name].build(packages / name)
-        for name in chosen:
+
+        def attempt(name: str) -> None:
             reached, others = needs(wants[name], projects)
             lines, siblings = wants[name] + others * options.oldest, [runs[n] for n in sorted(reached)]
             if name == WHOLE:
@@ -67,6 +72,9 @@ def main(arguments: Sequence[str] | None = None, packages: Path = ROOT / "packag
             else:
                 suite, choice = packages / name / "tests", []
             runs[name].test(suite, choice, lines, siblings, options)
+
+        with ThreadPoolExecutor(options.jobs) as pool:
+            list(pool.map(attempt, chosen))
         print(f"\n{'package':14} {'result':34}" + "".join(f"{s:>10}" for s in STEPS))
         for name in chosen:
             seconds = "".join(f"{runs[name].seconds.get(s, 0):8.1f} s" for s in STEPS)
@@ -152,7 +160,6 @@ class Run:
         """Run `commands` one after the other, unless something went wrong before."""
         if not self.passed:
             return
-        print(f"{self.name:14} {step:8}", end="", flush=True)
         start = time.monotonic()
         hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
         variables = {k: v for k, v in os.environ.items() if k not in hidden}
@@ -161,7 +168,7 @@ class Run:
             for command in commands:
                 code = code or subprocess.run(command, cwd=cwd, env=variables, stdout=log, stderr=log).returncode
         self.seconds[step] = time.monotonic() - start
-        print(f"{self.seconds[step]:7.1f} s", flush=True)
+        print(f"{self.name:14} {step:8}{self.seconds[step]:7.1f} s", flush=True)
         if code:
             self._fail(step, "\n".join(self.log.read_text().splitlines()[-40:]))
 
