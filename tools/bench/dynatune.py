@@ -7,7 +7,7 @@
 
 Each goes on where it was stopped. `record` measures every row of a sub-space of each convolution and matrix product
 (`tt record`), and the device's peak. `replay` tunes every operator alone, once per seed, with the pieces of recipe
-dynatune, and lets each scheduler share as many trials as there are operators times 96 among these tapes
+dynatune, and lets each scheduler share as many trials as there are operators times 72 among these tapes
 (`tt_bench.tapes`): what a slot brings does not depend on the scheduler. Where recipe chameleon is installed, its tapes
 are made too. Decisions of the belief are charged what they were measured to take. `live` runs `tt tune`.
 """
@@ -29,8 +29,8 @@ from typing import Any
 import numpy as np
 
 MODELS = {"resnet18": "conv2d*,matmul*", "squeezenet1_1": "conv2d*", "transformer-encoder": "*matmul*"}
-ROWS = ("--candidates", "all", "--most", "300", "--long-rows", "10", "--long-runs", "200")
-SEEDS, TRIALS, TAPE, SLOT = 15, 96, 192, 16
+ROWS = ("--candidates", "all", "--most", "200", "--long-rows", "10", "--long-runs", "200")
+SEEDS, TRIALS, TAPE, SLOT = 15, 72, 144, 16
 LIVE = {"models": ("resnet18", "squeezenet1_1"), "schedulers": ("sequential", "gradient", "dynatune"), "minutes": 3}
 CHAMELEON = "chameleon sequential"
 
