@@ -33,7 +33,8 @@ def select(
     Raises `OptionError` for a pattern that matches nothing, and where nothing is left; `ModelError` without any task.
     """
     if not tasks:
-        raise ModelError("the model has no operator to tune: all in it is constant, a view or a call of TVM's runtime")
+        what = "all in it is constant, a view or a call of TVM's runtime"
+        raise ModelError(f"the model has no operator that can be tuned: {what}")
     keys = _matching(tasks, wanted, "--tasks") - _matching(tasks, skip, "--skip")
     if not keys:
         raise OptionError(f"--skip {_text(skip)} leaves none of the tasks that --tasks {_text(wanted)} chose")
