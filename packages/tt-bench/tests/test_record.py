@@ -9,7 +9,7 @@ import pytest
 from tt_bench import files
 from tt_bench import record as recording
 from tt_bench.errors import BenchError
-from tt_bench.recording import Pace
+from tt_bench.recording import Pace, Recorded, Recording
 from tt_bench.series import Series
 from tt_bench_toy import SyntheticHost, measured, task
 from tt_history import SqliteStore
@@ -152,3 +152,24 @@ def test_the_pace_is_what_the_clock_shows_and_a_pause_does_not_count():
     assert Pace(engine_s=0.3).observed(rows[:1]) == Pace(engine_s=0.3)
     few = Pace(workers=2).observed(rows[:4])
     assert few.engine_s == pytest.approx(0.025, abs=1e-5)
+
+
+def test_rows_that_do_not_repeat_are_a_doubt():
+    """Ten rows, timed twice: nine of ten within 10 %, or one row in five three times slower the second time."""
+    every = (measured(task(), row, 0.0) for row in task().space.enumerate())
+    first = [dataclasses.replace(m, origin="record") for m in every if m.seconds][:12]
+
+    def again(factors):
+        return [
+            dataclasses.replace(m, seconds=tuple(f * s for s in m.seconds), origin="series")
+            for m, f in zip(first, factors, strict=True)
+        ]
+
+    quiet = Pace().observed([*first, *again([1.1, 1 / 1.1] * 6)])
+    assert quiet.repeat == pytest.approx(0.1, abs=1e-3) and not quiet.busy
+    loud = Pace().observed([*first, *again([1, 1, 1, 1, 3] * 2 + [1, 3])])
+    assert loud.repeat == pytest.approx(2.0) and loud.busy
+    assert Pace().observed([*first, *again([3] * 12)[:9]]).repeat is None
+    (doubt,) = Recording("op:toy", "toy", (Recorded.of(task(), None, first, pace=loud),)).doubts()
+    assert "200%" in doubt and "record it again" in doubt
+    assert Recording("op:toy", "toy", (Recorded.of(task(), None, first, pace=quiet),)).doubts() == []

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tt_bench.subspace import importance, narrow, restrict, thin, widen
 from tt_bench_toy import space, truth
+from tt_spec import Knob, Space
 
 SPACE = space()
 
@@ -65,5 +66,14 @@ def test_thin_keeps_the_best_row_and_drops_what_matters_least(most):
     keep = thin(SPACE, most, best, [0.9, 0.2, 0.1, 0.0])
     assert 1 <= restrict(SPACE, keep).size <= most
     assert all(int(b) in kept for b, kept in zip(best, keep, strict=True))
-    fixed = [len(kept) < n for kept, n in zip(keep, SPACE.shape, strict=True)]
+    fixed = [len(keep[i]) < SPACE.shape[i] for i in (1, 0, 2, 3)]  # on "order" another knob depends
     assert fixed == sorted(fixed), "a knob is touched only after all that matter less"
+
+
+def test_a_knob_on_which_others_depend_is_fixed_last():
+    """Eight rows one way, 27 the other; the choice between them explains nothing by itself."""
+    first = [Knob(f"a{i}", "choice", (0, 1), active_if=(0, (0,))) for i in range(3)]
+    second = [Knob(f"b{i}", "choice", (0, 1, 2), active_if=(0, (1,))) for i in range(3)]
+    ways = Space((Knob("way", "choice", ("first", "second")), *first, *second))
+    keep = thin(ways, 20, np.zeros(7, dtype=np.int64), [0.0, 0.1, 0.2, 0.3, 0.1, 0.2, 0.3])
+    assert keep[0] == (0, 1) and restrict(ways, keep).size <= 20

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from glob import glob
 from pathlib import Path
 from typing import Annotated
@@ -55,7 +56,10 @@ def record(
         best = f"best {t['best_s'] * 1e6:.1f} us" if t["best_s"] else "none works"
         part = "not yet all of its sub-space" if t["enumerated"] else "a sample"
         what = "every row of its sub-space" if t["complete"] else part
-        print(f"{t['name']}: {t['rows']} rows ({what}), {t['failed']} failed, {best}")
+        again = "" if t["repeat"] is None else f"; timed again, nine of ten differ by at most {t['repeat']:.0%}"
+        print(f"{t['name']}: {t['rows']} rows ({what}), {t['failed']} failed, {best}{again}")
+    for text in found.doubts():
+        print(f"warning: {text}", file=sys.stderr)
     if stopped:
         print(f"stopped; all of this is in {out}.db, and the same command goes on")
         raise typer.Exit(130)

@@ -127,6 +127,8 @@ def compare(
     """
     settings = _settings(host, chosen, recipes, sets, seeds, trials, unrecorded, live)
     _begin(out, settings)
+    for text in dict.fromkeys(d for u in settings["units"] for d in u["doubts"]):
+        say(f"warning: {text}")
     workers = 1 if live else jobs or host.cores()
     todo = [(r, u) for r in recipes for u in chosen]
     with _pool(workers) as pool:
@@ -245,14 +247,15 @@ def _settings(
     plugins = Plugins(extra=[("tt-bench-replay", OraclePieces(()))])
     about, lacking = [], []
     for unit in chosen:
-        parts = [load(unit.path).parts[i] for i in unit.parts]
+        recording = load(unit.path)
+        parts = [recording.parts[i] for i in unit.parts]
         best = float(sum(p.task.weight * p.best_s for p in parts))
         if not np.isfinite(best):
             raise BenchError(f"{unit.name}: a task without any working candidate cannot be compared on")
         lacking += [unit.name] * any(not p.complete for p in parts)
         digest = hashlib.sha256(Path(unit.path).read_bytes()).hexdigest()[:16]
         about.append({"name": unit.name, "recording": digest, "parts": list(unit.parts), "best_s": best})
-        about[-1]["path"] = os.path.abspath(unit.path)
+        about[-1] |= {"path": os.path.abspath(unit.path), "doubts": recording.doubts()}
     if lacking and unrecorded is None and not live:
         raise BenchError(
             f"{lacking[0]} is recorded in part, so tuners will ask for rows that are missing: say what becomes of"

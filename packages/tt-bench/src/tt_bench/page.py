@@ -86,6 +86,9 @@ def _page(done: Comparison, found: Sequence[stats.Summary], pairs: Sequence[stat
             " rank, two-sided, corrected by Holm."
         )
         parts.append(section("Paired comparisons", table(_PAIRS, [_pair_cells(p) for p in pairs]), note))
+    parts += [
+        f'<p class="note">{html.escape(d)}</p>' for d in dict.fromkeys(d for u in s["units"] for d in u["doubts"])
+    ]
     lacking = max((f.lacking for f in found), default=0.0)
     if lacking:
         text = f"Up to {lacking:.1%} of the rows that tuners asked for are not in the recordings ({s['unrecorded']})."

@@ -16,6 +16,12 @@ from tt_bench.subspace import Keep, narrow, restrict, widen
 
 __all__ = ["Pace", "Recorded", "Recording"]
 
+TWICE = 10
+"""Rows that must have been timed twice before anything is said of how well that repeats."""
+
+BUSY = 0.3
+"""Alone on a machine nine rows in ten repeat within 0.04 to 0.2; beside other work they differed by 1.5 to 11."""
+
 
 @dataclass(frozen=True)
 class Pace:
@@ -26,6 +32,8 @@ class Pace:
         chunk: Built candidates per worker before timing starts.
         engine_s: Seconds per candidate that neither its build nor its runs nor `realise_s` explain; see `observed`.
         realise_s, features_s: Seconds per row to read it back, and to extract its statements.
+        repeat: By how much two timings of a row differ, minutes apart, relative to the smaller: nine rows in ten differ
+            by at most that. None where fewer than `TWICE` rows were timed twice; see `observed`.
     """
 
     workers: int = 1
@@ -33,12 +41,25 @@ class Pace:
     engine_s: float = 0.0
     realise_s: float = 0.0
     features_s: float = 0.0
+    repeat: float | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether rows cannot be told apart because other work ran beside the recording."""
+        return self.repeat is not None and self.repeat > BUSY
 
     def observed(self, measured: Iterable[Measurement], batch: int = 32) -> Pace:
-        """With `engine_s` as the clock showed it while rows were recorded in batches.
+        """With `engine_s` as the clock showed it while rows were recorded in batches, and `repeat`.
 
-        It is the median over batches, so that neither a pause nor what another process did for a while counts.
+        `engine_s` is the median over batches, so that neither a pause nor what another process did for a while counts.
         """
+        measured = list(measured)
+        known: dict[tuple[int, ...], list[float]] = {}
+        for m in measured:
+            if m.seconds:
+                known.setdefault(m.config, []).append(m.latency_s)
+        apart = [max(s) / min(s) - 1 for s in known.values() if len(s) > 1]
+        repeat = round(float(np.quantile(apart, 0.9)), 4) if len(apart) >= TWICE else None
         rows = sorted((m for m in measured if m.origin == "record" and m.error != "invalid"), key=lambda m: m.at)
         parts = [rows[i : i + batch] for i in range(1, len(rows), batch)]
         left = []
@@ -47,10 +68,11 @@ class Pace:
             modelled = builds / self.workers + sum(m.cost.get("run", 0.0) for m in part)
             left.append(max(0.0, part[-1].at - before.at - modelled) / len(part))
         if not left:
-            return self
+            return dataclasses.replace(self, repeat=repeat)
         each = float(np.median(left))
         realise_s = min(self.realise_s, each)
-        return dataclasses.replace(self, engine_s=round(each - realise_s, 6), realise_s=round(realise_s, 6))
+        engine_s = round(each - realise_s, 6)
+        return dataclasses.replace(self, engine_s=engine_s, realise_s=round(realise_s, 6), repeat=repeat)
 
 
 @dataclass(frozen=True)
@@ -163,6 +185,15 @@ class Recording:
     device: str = ""
     versions: dict[str, str] = field(default_factory=dict)
 
+    def doubts(self) -> list[str]:
+        """Of each task on whose rows nothing can be compared, why."""
+        return [
+            f"{self.model}, {p.whole.name}: timed again, one row in ten differed by more than {p.pace.repeat:.0%}:"
+            " other work ran beside the recording; record it again on a machine that does nothing else"
+            for p in self.parts
+            if p.pace.busy
+        ]
+
     def about(self) -> dict[str, Any]:
         """In a few words, for tables and error messages."""
         return {
@@ -177,6 +208,7 @@ class Recording:
                     "complete": p.complete,
                     "enumerated": p.keep is not None,
                     "best_s": p.best_s if np.isfinite(p.best_s) else None,
+                    "repeat": p.pace.repeat,
                 }
                 for p in self.parts
             ],

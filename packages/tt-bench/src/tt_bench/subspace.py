@@ -74,15 +74,16 @@ def importance(labels: np.ndarray, seconds: np.ndarray) -> np.ndarray:
 def thin(space: Space, most: int, best: np.ndarray, weight: Sequence[float] | np.ndarray) -> Keep:
     """Choices to keep so that at most `most` rows are left.
 
-    The knobs that matter least are fixed at the best known row's choice, one by one; if the last one left still has
-    too many choices, evenly spread ones are kept.
+    The knobs that matter least are fixed at the best known row's choice, one by one, those on which others depend
+    (template or Winograd) last; if the last one left still has too many choices, evenly spread ones are kept.
 
     Args:
         best: `(d,)`, the row whose choices fixed knobs have.
         weight: Of each knob, e.g. `importance`.
     """
     keep = [tuple(range(n)) for n in space.shape]
-    for i in sorted(range(len(keep)), key=lambda i: (weight[i], -len(keep[i]))):
+    deciding = {k.active_if[0] for k in space.knobs if k.active_if}
+    for i in sorted(range(len(keep)), key=lambda i: (i in deciding, weight[i], -len(keep[i]))):
         size = restrict(space, tuple(keep)).size
         if size <= most:
             break
