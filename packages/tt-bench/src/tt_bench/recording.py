@@ -19,8 +19,9 @@ __all__ = ["Pace", "Recorded", "Recording"]
 TWICE = 10
 """Rows that must have been timed twice before anything is said of how well that repeats."""
 
-BUSY = 0.3
-"""Alone on a machine nine rows in ten repeat within 0.04 to 0.2; beside other work they differed by 1.5 to 11."""
+BUSY = 1.0
+"""Alone on a machine nine rows in ten repeated within 0.04 to 0.25, where memory is what counts within 0.9; beside other
+work one in ten differed by 1.6 to 11."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Pace:
 
     @property
     def busy(self) -> bool:
-        """Whether rows cannot be told apart because other work ran beside the recording."""
+        """Whether the rows mean little, because other work ran beside the recording."""
         return self.repeat is not None and self.repeat > BUSY
 
     def observed(self, measured: Iterable[Measurement], batch: int = 32) -> Pace:
@@ -189,7 +190,7 @@ class Recording:
         """Of each task on whose rows nothing can be compared, why."""
         return [
             f"{self.model}, {p.whole.name}: timed again, one row in ten differed by more than {p.pace.repeat:.0%}:"
-            " other work ran beside the recording; record it again on a machine that does nothing else"
+            " other work disturbed the recording; record it again on a machine that does nothing else"
             for p in self.parts
             if p.pace.busy
         ]
