@@ -20,8 +20,8 @@ TWICE = 10
 """Rows that must have been timed twice before anything is said of how well that repeats."""
 
 BUSY = 1.0
-"""Alone on a machine nine rows in ten repeated within 0.04 to 0.25, where memory is what counts within 0.9; beside other
-work one in ten differed by 1.6 to 11."""
+"""Alone on a machine nine rows in ten repeated within 0.04 to 0.25, where memory is what counts within 0.9; beside
+other work one in ten differed by 1.6 to 11."""
 
 
 @dataclass(frozen=True)
