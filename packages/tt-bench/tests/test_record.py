@@ -132,7 +132,9 @@ def test_a_series_is_contiguous_single_runs_within_the_cap():
         return next(clock) * 1e-3
 
     timing = Series(5).evaluate(run, Bar(), np.random.default_rng(0))
-    assert asked == [1] * 6 and timing.seconds == (0.002, 0.003, 0.004, 0.005, 0.006) and timing.runs == 6
+    assert asked == [1] * 11 and timing.runs == 11  # 1 + 2 + ... + 6 ms to warm up
+    assert timing.seconds == (0.007, 0.008, 0.009, 0.010, 0.011)
+    assert Series(5, warm_s=0.0).evaluate(run, Bar(), np.random.default_rng(0)).runs == 6
     slow = Series(20).evaluate(lambda n: 3.0, Bar(cap_s=10.0), np.random.default_rng(0))
     assert slow.seconds == (3.0, 3.0) and "2 of 20" in slow.why
 
