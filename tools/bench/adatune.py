@@ -60,7 +60,7 @@ REPLAYED = (*ABLATION, *(r for r in RECIPES if r not in ABLATION))
 LIVE = ("autotvm", "XGB+SA+fixed", "RFEI+CSA+fixed", "adatune")
 NETWORKS = ("resnet18", "transformer-encoder")
 
-OPERATORS = ("resnet18-64", "resnet18-256", "resnet18-512", "encoder-qkv")
+TEMPLATES = "*-template.json.gz"
 LIVE_OPERATORS = ("resnet18-64", "resnet18-256", "encoder-qkv")
 
 EVALUATORS = {
@@ -82,6 +82,12 @@ MODELS_WITH_DOUBT = {
     "forestci, as it is": ForestEI(uncertainty="forestci", calibrate=False),
     "GP": GaussianProcess(),
 }
+FIRST = 32
+"""Rows of recipe adatune's first batch."""
+
+NEVER = 1e3
+"""A ratio beyond it is that of a run that did not arrive."""
+
 SLACKS = (1.0, 1.25, 1.5, 2.0, 3.0)
 
 
@@ -121,7 +127,7 @@ def main() -> None:
 
 
 def _evaluators(o: argparse.Namespace) -> Iterator[str]:
-    paths = sorted(o.recordings.glob("*-template.json.gz"))
+    paths = sorted(o.recordings.glob(TEMPLATES))
     kept = o.out / "evaluators.json"
     found = json.loads(kept.read_text()) if kept.is_file() else {}
     left = [p for p in paths if p.name not in found]
@@ -199,7 +205,7 @@ def _over(found: dict, name: str, figure: str) -> np.ndarray:
 
 def _deviations(o: argparse.Namespace) -> Iterator[str]:
     """What models believe of rows that they were not told, beside what was recorded."""
-    parts = [max(load(p).parts, key=lambda p: len(p.rows)) for p in sorted(o.recordings.glob("*-template.json.gz"))]
+    parts = [max(load(p).parts, key=lambda p: len(p.rows)) for p in sorted(o.recordings.glob(TEMPLATES))]
     yield f"## Deviations: {len(parts)} recordings, {LEARNED} rows learned, the others predicted\n"
     yield "| model | RMS error | RMS deviation | errors within one | Spearman, error and deviation | deviations of 0 |"
     yield "|---|---|---|---|---|---|"
@@ -227,7 +233,7 @@ def _doubt(part: Recorded, model: Any, split: int) -> tuple[float, float, float,
 
 
 def _replay(o: argparse.Namespace) -> Iterator[str]:
-    done = _compare(o, OPERATORS, REPLAYED, "replay", seeds=o.seeds, trials=o.trials)
+    done = _compare(o, sorted(o.recordings.glob(TEMPLATES)), REPLAYED, "replay", seeds=o.seeds, trials=o.trials)
     yield f"## Replay: {len(done.units)} operators, {o.seeds} seeds, {o.trials} trials\n"
     yield from _figures(done, ABLATION, "The ablation (Figures 10 and 11)", "adatune")
     yield from _breakdown(done, ABLATION)
@@ -240,14 +246,14 @@ def _replay(o: argparse.Namespace) -> Iterator[str]:
 
 
 def _operators(o: argparse.Namespace) -> Iterator[str]:
-    done = _compare(o, LIVE_OPERATORS, LIVE, "live", seeds=o.live_seeds, trials=o.live_trials, live=True)
+    paths = [o.recordings / f"{name}-template.json.gz" for name in LIVE_OPERATORS]
+    done = _compare(o, paths, LIVE, "live", seeds=o.live_seeds, trials=o.live_trials, live=True)
     yield f"## Live: {len(done.units)} operators, {o.live_seeds} seeds, {o.live_trials} trials\n"
     yield from _figures(done, LIVE, "Three operators on this machine", "adatune")
     yield from _breakdown(done, LIVE)
 
 
-def _compare(o: argparse.Namespace, operators: Sequence[str], recipes: Sequence[str], folder: str, **options):
-    paths = [o.recordings / f"{name}-template.json.gz" for name in operators]
+def _compare(o: argparse.Namespace, paths: Sequence[Path], recipes: Sequence[str], folder: str, **options):
     units = compare.units([p for p in paths if p.is_file()], [])
     kept = [u for u in units if all(len(load(Path(u.path)).parts[i].rows) > ROWS for i in u.parts)]
     return compare.compare(Variants(), kept, recipes, o.out / folder, say=lambda t: print(t, flush=True), **options)
@@ -261,13 +267,17 @@ def _figures(done: compare.Comparison, recipes: Sequence[str], title: str, other
     found = {(s.recipe, s.unit): s for s in stats.summaries(done)}
     pairs = {(p.a, p.b, p.figure): p for p in stats.paired(done)}
     yield f"### {title}\n"
-    yield f"| recipe | at the end | area | seconds | time to 95 %, by {other} | p | area, by {other} | p |"
-    yield "|---|---|---|---|---|---|---|---|"
+    yield (
+        f"| recipe | at the end | area | seconds | time to 95 %, by {other} | p | of pairs that had to search"
+        f" | area, by {other} | p |"
+    )
+    yield "|---|---|---|---|---|---|---|---|---|"
     for r in recipes:
         mine = [found[r, u] for u in done.units if (r, u) in found]
         end, area, seconds = (np.mean([getattr(s, f)[0] for s in mine]) for f in ("final", "area", "seconds"))
         time, areas = _ratio(pairs, r, other, "time to 95 %"), _ratio(pairs, r, other, "area")
-        cells = [r, f"{end:.3f}", f"{area:.3f}", f"{seconds:.0f}", *_shown(time), *_shown(areas)]
+        searched = "" if r == other else _searched(done, r, other)
+        cells = [r, f"{end:.3f}", f"{area:.3f}", f"{seconds:.0f}", *_shown(time), searched, *_shown(areas)]
         yield f"| {' | '.join(cells)} |"
     yield ""
 
@@ -282,8 +292,31 @@ def _ratio(pairs: dict, a: str, b: str, figure: str) -> tuple[float, float, floa
     return None
 
 
+def _searched(done: compare.Comparison, a: str, b: str) -> str:
+    """`a / b`, seconds to 95 % of the best known, over the pairs of which one had not arrived with its first `FIRST`
+    rows: those are random, and the same for both."""
+    ratios = []
+    for unit in done.units:
+        for pair in zip(done.of(a, unit), done.of(b, unit), strict=False):
+            there = [stats.time_to(run, done.best[unit], 0.95) for run in pair]
+            late = any(s > run.t[min(FIRST, len(run.t)) - 1] for s, run in zip(there, pair, strict=True))
+            if late and min(there) < math.inf:
+                ratios.append(there[0] / there[1])
+    if not ratios:
+        return ""
+    middle, low, high = stats.interval(ratios, np.random.default_rng(0))
+    return f"{_number(middle)} ({_number(low)} to {_number(high)}), {len(ratios)} pairs"
+
+
+def _number(ratio: float) -> str:
+    return f"{ratio:.3f}" if ratio < NEVER else "never"
+
+
 def _shown(ratio: tuple[float, ...] | None) -> tuple[str, str]:
-    return ("", "") if ratio is None else (f"{ratio[0]:.3f} ({ratio[1]:.3f} to {ratio[2]:.3f})", f"{ratio[3]:.2g}")
+    if ratio is None:
+        return "", ""
+    middle, low, high, p = ratio
+    return f"{_number(middle)} ({_number(low)} to {_number(high)})", f"{p:.2g}"
 
 
 def _breakdown(done: compare.Comparison, recipes: Sequence[str]) -> Iterator[str]:
