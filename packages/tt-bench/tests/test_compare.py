@@ -30,7 +30,7 @@ def path(tmp_path_factory):
 def done(path, host, tmp_path_factory):
     out = tmp_path_factory.mktemp("bench")
     chosen = compare.units([path], [])
-    return compare.compare(host, chosen, ["random", "oracle"], out, seeds=12, trials=100, jobs=1)
+    return compare.compare(host, chosen, ["random", "oracle"], out, seeds=30, trials=100, jobs=1)
 
 
 def contents(folder):

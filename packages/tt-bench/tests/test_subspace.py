@@ -46,6 +46,14 @@ def test_exactly_the_rows_outside_are_dropped(keep):
     assert len(np.unique(sub, axis=0)) == sum(allowed)
 
 
+def test_rows_of_a_small_branch_are_drawn_as_often_as_others():
+    kind = Knob("kind", "choice", ("wide", "narrow"))
+    many = Knob("many", "choice", tuple(range(9)), active_if=(0, (0,)))
+    sub = restrict(Space((kind, many)), ((0, 1), tuple(range(9))))
+    rows, counts = np.unique(sub.sample(20_000, np.random.default_rng(0)), axis=0, return_counts=True)
+    assert len(rows) == 10 and abs(counts - 2000).max() < 5 * np.sqrt(2000)
+
+
 def test_keeping_everything_keeps_the_key():
     assert restrict(SPACE, tuple(tuple(range(n)) for n in SPACE.shape)).key == SPACE.key
 

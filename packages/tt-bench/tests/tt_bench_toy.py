@@ -40,7 +40,7 @@ def measured(t: Task, row: np.ndarray, noise: float, runs: int = 20) -> Measurem
     """As `tt record` keeps it. The first tile's second order cannot be built."""
     config = tuple(int(c) for c in row)
     knobs = t.space.decode(row)
-    cost = {"apply": 0.001, "build": 0.01 + 0.001 * config[0], "run": 0.0}
+    cost = {"apply": 0.001, "build": 0.1 + 0.001 * config[0], "run": 0.0}
     if config[:2] == (0, 1):
         return Measurement(t.key, t.space.key, config, knobs, error="build", why="no registers left", cost=cost)
     rng = np.random.default_rng([7, *config])

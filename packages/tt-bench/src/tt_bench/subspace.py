@@ -4,17 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 from tt_spec import Space
 
-__all__ = ["Keep", "importance", "narrow", "restrict", "thin", "widen"]
+__all__ = ["Enumerated", "Keep", "importance", "narrow", "restrict", "thin", "widen"]
 
 Keep = tuple[tuple[int, ...], ...]
 """Of each knob, the codes that a sub-space keeps."""
 
 
-def restrict(space: Space, keep: Keep) -> Space:
+class Enumerated(Space):
+    """A space small enough to be listed, whose rows are drawn with equal chances.
+
+    Knobs drawn one by one favour the rows of a small branch, Winograd's for one. Random search would then do better or
+    worse than the calculated one, which scores 0 (`tt_bench.score`).
+    """
+
+    @cached_property
+    def _all(self) -> np.ndarray:
+        return np.stack(list(self.enumerate()))
+
+    def sample(self, n: int, rng: np.random.Generator) -> np.ndarray:
+        """`n` rows, drawn independently and with equal chances."""
+        return self._all[rng.integers(0, len(self._all), n)]
+
+
+def restrict(space: Space, keep: Keep) -> Enumerated:
     """The space whose knobs have only the choices kept; its key differs from the whole one's unless all are."""
     knobs = []
     for knob, codes in zip(space.knobs, keep, strict=True):
@@ -24,7 +41,7 @@ def restrict(space: Space, keep: Keep) -> Space:
         prior = None if knob.prior is None else tuple(knob.prior[c] for c in codes)
         choices = tuple(knob.choices[c] for c in codes)
         knobs.append(replace(knob, choices=choices, active_if=active, prior=prior))
-    return Space(tuple(knobs), version=space.version, limits=space.limits, name=space.name)
+    return Enumerated(tuple(knobs), version=space.version, limits=space.limits, name=space.name)
 
 
 def widen(space: Space, keep: Keep, codes: np.ndarray) -> np.ndarray:
