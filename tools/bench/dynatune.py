@@ -2,7 +2,7 @@
 
     hatch run python tools/bench/dynatune.py record [--out dynatune]   # once, on a quiet machine: about 30 minutes
     hatch run python tools/bench/dynatune.py replay [--out dynatune]   # 15 seeds: about 25 minutes
-    hatch run python tools/bench/dynatune.py live [--out dynatune]     # two models, three schedulers: about 20 minutes
+    hatch run python tools/bench/dynatune.py live [--out dynatune]     # two models, three schedulers: about 15 minutes
     hatch run python tools/bench/dynatune.py show [--out dynatune]     # tables and pictures of what there is
 
 Each goes on where it was stopped. `record` measures every row of a sub-space of each convolution and matrix product
@@ -31,7 +31,7 @@ import numpy as np
 MODELS = {"resnet18": "conv2d*,matmul*", "squeezenet1_1": "conv2d*", "transformer-encoder": "*matmul*"}
 ROWS = ("--candidates", "all", "--most", "200", "--long-rows", "10", "--long-runs", "200")
 SEEDS, TRIALS, TAPE, SLOT = 15, 72, 144, 16
-LIVE = {"models": ("resnet18", "squeezenet1_1"), "schedulers": ("sequential", "gradient", "dynatune"), "minutes": 3}
+LIVE = {"models": ("resnet18", "squeezenet1_1"), "schedulers": ("sequential", "gradient", "dynatune"), "minutes": 2}
 CHAMELEON = "chameleon sequential"
 
 
