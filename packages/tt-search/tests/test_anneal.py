@@ -61,7 +61,9 @@ def test_chains_persist_and_start_anew_in_another_space(oracle):
 def test_stops_after_steps_without_a_change(oracle):
     o = oracle(knobs=2, choices=3, measured=9)
     p = Anneal(chains=4, patience=7).propose(o.ctx, 4)
-    assert len(p.codes) == 0 and p.info["steps"] == 7
+    assert len(p.codes) == 0 and (p.info["steps"], p.info["settled"]) == (7, 0)
+    p = Anneal(patience=7).propose(oracle(knobs=3).ctx, 4)
+    assert 0 < p.info["settled"] == p.info["steps"] - 7
 
 
 def test_never_seen_pending_or_repeated_and_fewer_when_exhausted(oracle):

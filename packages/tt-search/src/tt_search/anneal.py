@@ -78,7 +78,7 @@ class Anneal:
             if quiet >= self.patience:
                 break
         self.chains_, self._space_key = chains, ctx.space.key
-        info = {"steps": steps, "acceptance": accepted / max(steps * len(chains), 1)}
+        info = {"steps": steps, "settled": steps - quiet, "acceptance": accepted / max(steps * len(chains), 1)}
         if len(best.scores):
             info["best_score"] = float(best.scores[0])
         return Proposal(best.codes[:asked], best.scores[:asked], self.random_share, info)
