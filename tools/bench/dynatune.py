@@ -1,7 +1,7 @@
 """Schedulers compared: ResNet-18, SqueezeNet and a transformer encoder in replay, two of them live.
 
-    hatch run python tools/bench/dynatune.py record [--out dynatune]   # once, on a quiet machine: about 30 minutes
-    hatch run python tools/bench/dynatune.py replay [--out dynatune]   # 15 seeds: about 25 minutes
+    hatch run python tools/bench/dynatune.py record [--out dynatune]   # once, on a quiet machine: about 20 minutes
+    hatch run python tools/bench/dynatune.py replay [--out dynatune]   # 15 seeds: about 15 minutes
     hatch run python tools/bench/dynatune.py live [--out dynatune]     # two models, three schedulers: about 15 minutes
     hatch run python tools/bench/dynatune.py show [--out dynatune]     # tables and pictures of what there is
 
@@ -294,7 +294,7 @@ def _picture(path: Path, model: str, runs: Sequence[dict[str, Any]]) -> None:
         ax.plot(grid, 1e3 * middle, color=f"C{k % 10}", label=name, linestyle="-" if k < 10 else "--")
         ax.fill_between(grid, 1e3 * low, 1e3 * high, color=f"C{k % 10}", alpha=0.15, linewidth=0)
     ends = [_final(r[n]) for r in runs for n in r]
-    ax.set_ylim(0.97e3 * min(ends), 2.5e3 * min(ends))
+    ax.set_ylim(0.98e3 * min(ends), 1.35e3 * min(ends))
     ax.set(title=model, xlabel="seconds", ylabel="model latency, ms")
     ax.legend(fontsize=7)
     made.savefig(path, dpi=120)
