@@ -2,14 +2,14 @@
 
     hatch run python tools/bench/dynatune.py record [--out dynatune]   # once, on a quiet machine: about 20 minutes
     hatch run python tools/bench/dynatune.py replay [--out dynatune]   # 15 seeds: about 15 minutes
-    hatch run python tools/bench/dynatune.py live [--out dynatune]     # two models, three schedulers: about 15 minutes
+    hatch run python tools/bench/dynatune.py live [--out dynatune]     # two models, three schedulers: 40 minutes
     hatch run python tools/bench/dynatune.py show [--out dynatune]     # tables and pictures of what there is
 
 Each goes on where it was stopped. `record` measures every row of a sub-space of each convolution and matrix product
 (`tt record`), and the device's peak. `replay` tunes every operator alone, once per seed, with the pieces of recipe
 dynatune, and lets each scheduler share as many trials as there are operators times 72 among these tapes
 (`tt_bench.tapes`): what a slot brings does not depend on the scheduler. Where recipe chameleon is installed, its tapes
-are made too. Decisions of the belief are charged what they were measured to take. `live` runs `tt tune`.
+are made too. Every belief is charged what one was measured to take. `live` runs `tt tune`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,8 @@ import numpy as np
 MODELS = {"resnet18": "conv2d*,matmul*", "squeezenet1_1": "conv2d*", "transformer-encoder": "*matmul*"}
 ROWS = ("--candidates", "all", "--most", "200", "--long-rows", "10", "--long-runs", "200")
 SEEDS, TRIALS, TAPE, SLOT = 15, 72, 144, 16
-LIVE = {"models": ("resnet18", "squeezenet1_1"), "schedulers": ("sequential", "gradient", "dynatune"), "minutes": 2}
+LIVE_MODELS, LIVE_SCHEDULERS = ("resnet18", "squeezenet1_1"), ("sequential", "gradient", "dynatune")
+LIVE_SEEDS, LIVE_MINUTES = 3, 2
 CHAMELEON = "chameleon sequential"
 
 
@@ -51,7 +53,7 @@ def main() -> None:
     elif options.part == "replay":
         _replay(models, options.out, options.seeds)
     elif options.part == "live":
-        _live([m for m in LIVE["models"] if m in models], options.out)
+        _live([m for m in LIVE_MODELS if m in models], options.out, min(options.seeds, LIVE_SEEDS))
     _show(options.out)
 
 
@@ -93,39 +95,57 @@ def _replay(models: Sequence[str], out: Path, seeds: int) -> None:
                 trials=TAPE,
                 say=lambda text: print(text, flush=True),
             )
-        charge = out / "decision.json"
+        charge = out / "belief.json"
         if not charge.exists():
             played = _play_one(out, model, 0, 0.0)["dynatune"]
-            _keep(charge, {"seconds": round(played["decided_s"] / played["decisions"], 3)})
+            _keep(charge, {"seconds": round(played["decided_s"] / played["beliefs"], 3)})
         todo = [s for s in range(seeds) if not (out / "played" / f"{model}-{s}.json").exists()]
         with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
-            decision_s = _read(charge)["seconds"]
-            jobs = {s: pool.submit(_play_one, out, model, s, decision_s) for s in todo}
+            belief_s = _read(charge)["seconds"]
+            jobs = {s: pool.submit(_play_one, out, model, s, belief_s) for s in todo}
             for s, job in jobs.items():
                 _keep(out / "played" / f"{model}-{s}.json", job.result())
                 print(f"{model}, seed {s}: played", flush=True)
 
 
-def _play_one(out: Path, model: str, seed: int, decision_s: float) -> dict[str, Any]:
+def _play_one(out: Path, model: str, seed: int, belief_s: float) -> dict[str, Any]:
     """Every scheduler on one seed's tapes."""
-    from tt_bench.tapes import Hindsight, play, regret
+    from tt_bench.tapes import Hindsight, Played, play, regret
     from tt_spec import Plugins
 
-    plugins = Plugins()
-    tapes = _tapes(out, "dynatune", model, seed)
-    total = TRIALS * len(tapes)
-    stop = [plugins.build("stopper", "patience", trials=200)]
-    best = play(tapes, Hindsight(tapes, SLOT), total, batch=SLOT, stoppers=stop)
-    found = {"oracle": best}
-    for name, scheduler, charge in _schedulers(plugins, _read(out / "peak.json")["gflops"], decision_s):
-        found[name] = play(tapes, scheduler, total, batch=SLOT, stoppers=stop, decision_s=charge)
-    regrets = {name: regret(p, best).tolist() for name, p in found.items()}
+    plugins, beliefs = Plugins(), _Beliefs(belief_s)
+    total = TRIALS * len(_tapes(out, "dynatune", model, seed))
+    asked: dict[str, int] = {}
+
+    def played(name: str, recipe: str, make: Callable[[Any], Any]) -> Played:
+        tapes, stop = _tapes(out, recipe, model, seed), [plugins.build("stopper", "patience", trials=200)]
+        before = beliefs.asked
+        done = play(tapes, make(tapes), total, batch=SLOT, stoppers=stop, charge_s=beliefs.charge_s)
+        asked[name] = beliefs.asked - before
+        return done
+
+    def dynatune(**options: Any) -> Callable[[Any], Any]:
+        peak = _read(out / "peak.json")["gflops"]
+        return lambda tapes: beliefs.of(plugins.build("scheduler", "dynatune", peak_gflops=peak, **options))
+
+    def plain(name: str, **options: Any) -> Callable[[Any], Any]:
+        return lambda tapes: plugins.build("scheduler", name, **options)
+
+    schedulers = {
+        "oracle": lambda tapes: Hindsight(tapes, SLOT),
+        "dynatune": dynatune(),
+        "dynatune beta=inf": dynatune(beta=math.inf),
+        "dynatune c=paper": dynatune(c="paper", beta=math.inf),
+        "dynatune epsilon-greedy": dynatune(action="epsilon-greedy"),
+        "dynatune softmax": dynatune(action="softmax"),
+        **{name: plain(name, trials=SLOT) for name in ("round-robin", "random", "linear", "gradient")},
+        "sequential": plain("sequential"),
+    }
+    found = {name: played(name, "dynatune", make) for name, make in schedulers.items()}
+    regrets = {name: regret(p, found["oracle"]).tolist() for name, p in found.items()}
     if (out / f"tapes-chameleon-{model}").exists():
-        others = _tapes(out, "chameleon", model, seed)
-        sequential = plugins.build("scheduler", "sequential")
-        found[CHAMELEON] = play(others, sequential, total, batch=SLOT, stoppers=stop)
-        name, scheduler, charge = next(_schedulers(plugins, _read(out / "peak.json")["gflops"], decision_s))
-        found["chameleon dynatune"] = play(others, scheduler, total, batch=SLOT, stoppers=stop, decision_s=charge)
+        found[CHAMELEON] = played(CHAMELEON, "chameleon", plain("sequential"))
+        found["chameleon dynatune"] = played("chameleon dynatune", "chameleon", dynatune())
     return {
         name: {
             "t": np.round(p.t, 3).tolist(),
@@ -133,40 +153,39 @@ def _play_one(out: Path, model: str, seed: int, decision_s: float) -> dict[str, 
             "slots": p.slots,
             "decisions": p.decisions,
             "decided_s": p.decided_s,
+            "beliefs": asked[name],
             "regret_s": regrets.get(name),
         }
         for name, p in found.items()
     }
 
 
-def _schedulers(plugins: Any, peak_gflops: float, decision_s: float) -> Iterator[tuple[str, Any, float]]:
-    """Name, scheduler and what its decisions are charged; DynaTune's variants hand on what they believe."""
-    beliefs: dict[Any, Any] = {}
+class _Beliefs:
+    """Shared among variants of DynaTune: a belief follows from the operator's tape and the place in it alone. Each is
+    charged `belief_s` to whoever asks for it."""
 
-    def dynatune(**options: Any) -> Any:
-        made = plugins.build("scheduler", "dynatune", peak_gflops=peak_gflops, **options)
-        made.believe = _remembered(made.believe, beliefs)
-        return made
+    def __init__(self, belief_s: float) -> None:
+        self.belief_s, self.asked, self.paid = belief_s, 0, 0
+        self.known: dict[Any, Any] = {}
 
-    yield "dynatune", dynatune(), decision_s
-    yield "dynatune c=paper", dynatune(c="paper"), decision_s
-    yield "dynatune epsilon-greedy", dynatune(action="epsilon-greedy"), decision_s
-    yield "dynatune softmax", dynatune(action="softmax"), decision_s
-    for name in ("round-robin", "random", "linear", "gradient"):
-        yield name, plugins.build("scheduler", name, trials=SLOT), 0.0
-    yield "sequential", plugins.build("scheduler", "sequential"), 0.0
+    def of(self, scheduler: Any) -> Any:
+        """The scheduler, sharing."""
+        believe = scheduler.believe
 
+        def shared(states: Any, s: Any, trials: int, size: int) -> Any:
+            key = (s.task.key, tuple(s.incumbents), trials, size)
+            if key not in self.known:
+                self.known[key] = believe(states, s, trials, size)
+            self.asked += 1
+            return self.known[key]
 
-def _remembered(believe: Callable[..., Any], known: dict[Any, Any]) -> Callable[..., Any]:
-    """A belief follows from the operator's tape and the place in it alone."""
+        scheduler.believe = shared
+        return scheduler
 
-    def remembered(states: Any, s: Any, trials: int, size: int) -> Any:
-        key = (s.task.key, trials, size)
-        if key not in known:
-            known[key] = believe(states, s, trials, size)
-        return known[key]
-
-    return remembered
+    def charge_s(self) -> float:
+        """For what was asked since the last time."""
+        new, self.paid = self.asked - self.paid, self.asked
+        return new * self.belief_s
 
 
 def _tapes(out: Path, recipe: str, model: str, seed: int) -> list[Any]:
@@ -182,23 +201,22 @@ def _tapes(out: Path, recipe: str, model: str, seed: int) -> list[Any]:
 # -- live ---------------------------------------------------------------------------------------------------------
 
 
-def _live(models: Sequence[str], out: Path) -> None:
+def _live(models: Sequence[str], out: Path, seeds: int) -> None:
     folder = out / "live"
     folder.mkdir(exist_ok=True)
-    for model in models:
-        for scheduler in LIVE["schedulers"]:
-            name = folder / f"{model}-{scheduler}"
-            if name.with_suffix(".json").exists():
-                continue
-            history = name.with_suffix(".db")
-            for old in (history, *folder.glob(f"{name.name}.runs/*")):
-                old.unlink(missing_ok=True)
-            options = ["--recipe", "dynatune", "--minutes", str(LIVE["minutes"]), "--history", str(history)]
-            if scheduler != "dynatune":
-                options += ["--set", f"scheduler={scheduler}"]
-            _tt("tune", model, *options)
-            (log,) = (folder / f"{name.name}.runs").glob("*.jsonl")
-            _keep(name.with_suffix(".json"), _told(log))
+    for seed, model, scheduler in product(range(seeds), models, LIVE_SCHEDULERS):
+        name = folder / f"{model}-{scheduler}-{seed}"
+        if name.with_suffix(".json").exists():
+            continue
+        history = name.with_suffix(".db")
+        for old in (history, *folder.glob(f"{name.name}.runs/*")):
+            old.unlink(missing_ok=True)
+        options = ["--recipe", "dynatune", "--minutes", str(LIVE_MINUTES), "--seed", str(seed)]
+        if scheduler != "dynatune":
+            options += ["--set", f"scheduler={scheduler}"]
+        _tt("tune", model, *options, "--history", str(history))
+        (log,) = (folder / f"{name.name}.runs").glob("*.jsonl")
+        _keep(name.with_suffix(".json"), {"model": model, "scheduler": scheduler, **_told(log)})
 
 
 def _told(log: Path) -> dict[str, Any]:
@@ -239,22 +257,30 @@ def _show(out: Path) -> None:
             text = "{:.2f} [{:.2f}, {:.2f}]".format(*quicker)
             print(f"{name:26}{final:10.3f}{reach:10.1f}{shown}   {text}")
         _picture(out / f"{model}.png", model, runs)
-        slots = [r["dynatune"]["decisions"] for r in runs]
-        each = np.mean([r["dynatune"]["t"][-1] / n for r, n in zip(runs, slots, strict=True)])
-        decided = _read(out / "decision.json")["seconds"]
-        print(f"a slot takes {each:.2f} s, {decided:.3f} s of it for deciding ({decided / each:.1%})")
+        each, mine = _read(out / "belief.json")["seconds"], [r["dynatune"] for r in runs]
+        share = each * sum(r["beliefs"] for r in mine) / sum(r["t"][-1] for r in mine)
+        slot_s = sum(r["t"][-1] for r in mine) / sum(r["decisions"] for r in mine)
+        print(f"a slot takes {slot_s:.2f} s, a belief {each:.3f} s, all of them {share:.1%} of the run")
     for name in next(iter(summary.values()), {}):
         logs = [math.log(s[name]["quicker"][0]) for s in summary.values() if name in s]
         print(f"geometric mean over models, dynatune beside {name}: {math.exp(np.mean(logs)):.2f}")
-    for path in sorted((out / "live").glob("*.json")):
-        run = _read(path)
-        share = run["decided_s"] / run["t"][-1]
-        accepted = f", acceptance {np.mean(run['acceptance']):.2f}" if run["acceptance"] else ""
-        print(
-            f"live {path.stem}: {_ms(run['model_s'][-1])} after {run['t'][-1]:.0f} s, {run['slots']} slots,"
-            f" deciding took {share:.2%}{accepted}, {run['fallbacks']} fell back to least squares"
-        )
+    live = [_read(p) for p in sorted((out / "live").glob("*.json"))]
+    for model, scheduler in product(LIVE_MODELS, LIVE_SCHEDULERS):
+        runs = [r for r in live if (r["model"], r["scheduler"]) == (model, scheduler)]
+        if runs:
+            _show_live(model, scheduler, runs)
     _keep(out / "summary.json", summary)
+
+
+def _show_live(model: str, scheduler: str, runs: Sequence[dict[str, Any]]) -> None:
+    ends = ", ".join(_ms(r["model_s"][-1]) for r in runs)
+    whole = np.median([next((t for t, s in zip(r["t"], r["model_s"], strict=True) if s), math.inf) for r in runs])
+    share = sum(r["decided_s"] for r in runs) / sum(r["t"][-1] for r in runs)
+    slots, fallbacks = (sum(r[k] for r in runs) for k in ("slots", "fallbacks"))
+    accepted = [a for r in runs for a in r["acceptance"]]
+    about = f", acceptance {np.mean(accepted):.2f}, {fallbacks} fell back to least squares" if accepted else ""
+    print(f"live {model} {scheduler}: whole after {whole:.0f} s, {ends} in the end, {slots} slots,", end=" ")
+    print(f"deciding took {share:.2%}{about}")
 
 
 def _final(run: dict[str, Any]) -> float:

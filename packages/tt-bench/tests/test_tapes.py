@@ -58,7 +58,7 @@ def test_regret_is_what_hindsight_had_gained_more():
 
 def test_the_model_is_the_weighted_sum_and_time_is_the_tape_s():
     tapes = [tape("a", (1, 8.0), row_s=2.0), tape("b", (3, 9.0), (20, 5.0), weight=2.0)]
-    played = play(tapes, SequentialScheduler(32), 64, decision_s=0.5)
+    played = play(tapes, SequentialScheduler(32), 64, charge_s=lambda: 0.5)
     assert played.model_s[:34] == [np.inf] * 34 and played.model_s[34] == 8 + 18 and played.model_s[-1] == 8 + 10
     assert played.t[31] == pytest.approx(0.5 + 64) and played.t[-1] == pytest.approx(1.0 + 64 + 32)
     assert played.reach(18.0) == pytest.approx(1.0 + 64 + 20) and played.reach(1.0) == np.inf

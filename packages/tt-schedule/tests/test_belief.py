@@ -83,6 +83,17 @@ def test_what_still_rises_promises_more_than_what_stands_still():
     assert gains[0] > 0.04 > 0.01 > gains[1]
 
 
+@pytest.mark.parametrize("family", ["log_power", "pow2", "loglinear"])
+def test_many_walkers_see_what_the_papers_ten_see_in_more_steps(family):
+    gains = list(enumerate(np.maximum.accumulate(observed(family, 5)[0]), 1))
+    few, many = (
+        np.concatenate([Belief(family, *shape).fit(gains, 48, 64, 1.0, rng(k)).at(64) for k in range(5)])
+        for shape in ((10, 1000), (50, 100))
+    )
+    assert many.mean() == pytest.approx(few.mean(), abs=0.4 * few.std())
+    assert many.std() == pytest.approx(few.std(), rel=0.2)
+
+
 def test_a_jump_begins_a_segment():
     gains = [(2, 0.1), (3, 0.115), (10, 0.2), (12, 0.21)]
     since, x, y = last_segment(gains, 15, 0.2)

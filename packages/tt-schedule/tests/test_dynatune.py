@@ -94,6 +94,21 @@ def test_the_gain_is_the_latency_that_the_model_loses(fits):
     assert s.batches == 0
 
 
+def test_who_is_far_behind_its_kind_may_catch_up(fits):
+    # 2 GFLOP in 1 ms: 2 TFLOP/s. 3 GFLOP should then take 2 * 1.5 ms, take 9 and may save 6 ms, each of 2 executions
+    states = [warm(1.0, flops=2e9), warm(9.0, flops=3e9, weight=2.0), warm(9.0, op="pool", flops=3e9)]
+    scheduler, own = DynaTune(peak_gflops=1000.0), 9e-3 * (1 - 1 / 1.1)
+    assert scheduler.gain_s(states, 1, 16) == pytest.approx(2 * 6e-3 / 2)  # one slot: even odds
+    assert scheduler.gain_s(states, 2, 16) == pytest.approx(own)  # the only one of its kind
+    assert DynaTune(peak_gflops=1000.0, beta=math.inf).gain_s(states, 1, 16) == pytest.approx(2 * own)
+    slot = scheduler.next(states, CLOCK)
+    assert slot.task == 1 and slot.info["similar_gain_s"] == pytest.approx(6e-3) == slot.gain_s
+    scheduler.slots_[1] = 5
+    assert scheduler.gain_s(states, 1, 16) == pytest.approx(2 * 6e-3 / 6)  # five in vain
+    states[1].best_s = 2.9e-3
+    assert scheduler.behind_s(states, 1) == 0.0
+
+
 @pytest.mark.parametrize(("latencies", "c"), [((8.0, 4.0), 2.0), ((0.4, 0.2), 0.2)])
 def test_the_papers_c_is_for_milliseconds(fits, latencies, c):
     states = [warm(ms) for ms in latencies]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,17 +106,17 @@ def play(
     *,
     batch: int = 16,
     stoppers: Sequence[Any] = (),
-    decision_s: float = 0.0,
+    charge_s: Callable[[], float] = lambda: 0.0,
 ) -> Played:
     """Let a scheduler share `trials` among tapes; whoever comes to the end of a tape is finished.
 
     Args:
         batch: Rows measured at once; that of the tapes, so that slots of so many trials lose nothing.
         stoppers: Further stoppers, e.g. patience.
-        decision_s: What each decision is charged, seconds.
+        charge_s: Asked after each decision what it is charged, seconds.
     """
     clock = VirtualClock()
-    watched = _Charged(scheduler, clock, decision_s)
+    watched = _Charged(scheduler, clock, charge_s)
     watch = _Watch({t.task.key: i for i, t in enumerate(tapes)})
     pipelines = [
         Pipeline(t.task, NullSurrogate(), RandomSearcher(), TopSampler(), clock=clock, warm=_rows(t)) for t in tapes
@@ -214,8 +214,8 @@ class _Player:
 class _Charged:
     """A scheduler whose decisions are timed, and charged to the virtual clock."""
 
-    def __init__(self, scheduler: Any, clock: VirtualClock, decision_s: float) -> None:
-        self.scheduler, self.clock, self.decision_s = scheduler, clock, decision_s
+    def __init__(self, scheduler: Any, clock: VirtualClock, charge_s: Callable[[], float]) -> None:
+        self.scheduler, self.clock, self.charge_s = scheduler, clock, charge_s
         self.decisions, self.seconds = 0, 0.0
 
     def budget(self, rows: float) -> None:
@@ -228,7 +228,7 @@ class _Charged:
         self.decisions += 1
         slot = self.scheduler.next(states, clock)
         self.seconds += time.process_time() - began
-        self.clock.advance(self.decision_s)
+        self.clock.advance(self.charge_s())
         return slot
 
 

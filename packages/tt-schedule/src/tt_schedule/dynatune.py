@@ -16,6 +16,7 @@ from tt_spec.types import Slot, TaskState
 from tt_schedule.actions import epsilon_greedy, softmax, ucb
 from tt_schedule.belief import Belief, Curve
 from tt_schedule.curves import FAMILIES
+from tt_schedule.similar import similar_s
 from tt_schedule.warmup import first_slot, valid, warm_up
 
 __all__ = ["DynaTune"]
@@ -35,11 +36,16 @@ class DynaTune:
     function chooses among gains; an operator that nothing works for has gain 0. Only the belief of the operator that
     was just tuned is renewed.
 
+    A curve knows nothing of what comes by a jump, say when Winograd's algorithm is found; other operators of the kind
+    do. So, as in Ansor, one that reaches less than 1 / `beta` of the best FLOP rate among them is expected to catch
+    up, after n slots with the chance 1 / (n + 1) (Laplace's rule of succession; the first slot could not try). The
+    gain is the larger of the two.
+
     Source: Zhang et al. (2021), DynaTune: Dynamic Tensor Program Optimization in Deep Neural Network Compilation
-    (ICLR 2021), algorithm 1.
+    (ICLR 2021), algorithm 1; Zheng et al. (2020), Ansor, section 6 and appendix A, for similar operators.
 
     Args:
-        trials: Measured rows per slot; a decision takes 0.1 s of a core. (default: 32)
+        trials: Measured rows per slot; a belief takes 0.02 s of a core. (default: 32)
         first: Measured rows per first slot. (default: 16)
         seconds: Length of a slot instead, once all operators are warm. (default: None)
         action: "ucb", "epsilon-greedy" or "softmax". (default: "ucb")
@@ -51,6 +57,7 @@ class DynaTune:
         temperature: Of "softmax", in units of the mean gain. (default: 1)
         curve: Family of the belief: log_power, pow2, pow4, loglinear, logloglinear. (default: "log_power")
         walkers, steps, samples, jump: See `Belief`.
+        beta: Trust in similar operators; infinite: none, as in the paper. (default: 2)
         warmup: The most first slots for an operator without a valid result. (default: 4)
         peak_gflops: Of the device; None: what the runner measured, else the best rate of any operator so far.
         seed: Of chains and of random slots. (default: 0)
@@ -66,10 +73,11 @@ class DynaTune:
         epsilon: float = 0.05,
         temperature: float = 1.0,
         curve: str = "log_power",
-        walkers: int = 10,
-        steps: int = 500,
+        walkers: int = 50,
+        steps: int = 100,
         samples: int = 200,
         jump: float = 0.2,
+        beta: float = 2.0,
         warmup: int = 4,
         peak_gflops: float | None = None,
         seed: int = 0,
@@ -77,7 +85,7 @@ class DynaTune:
         self.trials, self.first, self.seconds, self.action, self.c = trials, first, seconds, action, c
         self.epsilon, self.temperature, self.curve = epsilon, temperature, curve
         self.walkers, self.steps, self.samples, self.jump = walkers, steps, samples, jump
-        self.warmup, self.peak_gflops, self.seed = warmup, peak_gflops, seed
+        self.beta, self.warmup, self.peak_gflops, self.seed = beta, warmup, peak_gflops, seed
         self.rows_, self.peak_ = math.inf, 0.0
         self.slots_: Counter[int] = Counter()
         self.beliefs_: dict[int, tuple[int, float, Curve]] = {}
@@ -104,7 +112,7 @@ class DynaTune:
         pick = racing[at]
         self.slots_[pick] += 1
         trials = size if self.seconds is None else None
-        return Slot(pick, trials, self.seconds, float(gains[at]), {**info, **self._remarks(pick)})
+        return Slot(pick, trials, self.seconds, float(gains[at]), {**info, **self._remarks(states, pick)})
 
     def gain_s(self, states: Sequence[TaskState], i: int, size: int) -> float:
         """What a slot of `size` trials for task `i` is expected to save the model, seconds."""
@@ -118,7 +126,13 @@ class DynaTune:
             self.beliefs_[i] = (known, *self.believe(states, s, known, size))
         _, unit, curve = self.beliefs_[i]
         y = curve.best + curve.improvement(known + size)
-        return s.weight * unit * (1.0 / curve.best - 1.0 / y)
+        return s.weight * max(unit * (1.0 / curve.best - 1.0 / y), self.behind_s(states, i))
+
+    def behind_s(self, states: Sequence[TaskState], i: int) -> float:
+        """What one execution of task `i` takes longer than similar operators say, times the chance to catch up with
+        the next slot; seconds."""
+        should = similar_s(states, states[i], self.beta)
+        return 0.0 if should is None else max(0.0, states[i].best_s - should) / (self.slots(states, i) + 1)
 
     def slots(self, states: Sequence[TaskState], i: int) -> int:
         """How many slots task `i` had, at least 1; earlier runs' trials count in slots of `trials`."""
@@ -168,13 +182,14 @@ class DynaTune:
             return unit_s, 2.0 if model_s >= 1e-3 else 0.2
         return unit_s, float(self.c)
 
-    def _remarks(self, pick: int) -> dict[str, float | str]:
-        """How the belief about the chosen operator was found."""
+    def _remarks(self, states: Sequence[TaskState], pick: int) -> dict[str, float | str]:
+        """How the belief about the chosen operator was found, and what similar ones promise beside it."""
         if pick not in self.beliefs_:
             return {"belief": "nothing valid yet"}
         curve = self.beliefs_[pick][2]
         numbers = {"acceptance": curve.acceptance, "autocorrelation": curve.autocorrelation}
         text = f"least squares: {curve.fallback}" if curve.fallback else "mcmc"
+        numbers["similar_gain_s"] = states[pick].weight * self.behind_s(states, pick)
         return {**{k: v for k, v in numbers.items() if v is not None}, "belief": text}
 
     def _check(self) -> None:

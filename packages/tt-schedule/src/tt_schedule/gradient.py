@@ -9,6 +9,7 @@ import numpy as np
 from tt_spec.clock import Clock
 from tt_spec.types import Slot, TaskState
 
+from tt_schedule.similar import similar_s
 from tt_schedule.warmup import first_slot, valid, warm_up
 
 __all__ = ["Gradient"]
@@ -90,9 +91,9 @@ class Gradient:
         before = self._earlier(s)
         backward = (g - before) / self.window if math.isfinite(before) else 0.0
         ahead = g - g / t
-        if s.flops > 0:
-            rate = max(o.flops / o.best_s for o in states if o.op == s.op and valid(o))
-            ahead = min(ahead, self.beta * s.flops / rate)
+        should = similar_s(states, s, self.beta)
+        if should is not None:
+            ahead = min(ahead, should)
         return s.weight * (self.alpha * backward + (1.0 - self.alpha) * (ahead - g))
 
     def _earlier(self, s: TaskState) -> float:
