@@ -88,7 +88,7 @@ def test_many_walkers_see_what_the_papers_ten_see_in_more_steps(family):
     gains = list(enumerate(np.maximum.accumulate(observed(family, 5)[0]), 1))
     few, many = (
         np.concatenate([Belief(family, *shape).fit(gains, 48, 64, 1.0, rng(k)).at(64) for k in range(5)])
-        for shape in ((10, 1000), (50, 100))
+        for shape in ((10, 1000), (80, 64))
     )
     assert many.mean() == pytest.approx(few.mean(), abs=0.4 * few.std())
     assert many.std() == pytest.approx(few.std(), rel=0.2)

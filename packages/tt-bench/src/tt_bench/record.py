@@ -23,6 +23,9 @@ __all__ = ["Plan", "Recorder", "record"]
 
 BATCH = 32
 PILOT = 64
+FASTEST = 32
+"""Rows that get a long series whatever their rank: the fastest of hundreds is the luckiest, and best known is what
+everybody is judged by."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ def record(
         host: `tt_core.host.Host`.
         candidates: Random rows of each task; None enumerates a sub-space of at most `most` rows and records it all.
         runs: Single timings per candidate.
-        long: How many candidates of each task get a contiguous series, and of how many timings.
+        long: How many candidates of each task, beside the fastest, get a contiguous series, and of how many timings.
         halt: Asked after every measurement; a text stops the recording there.
     """
     history = out.with_name(out.name + ".db")
@@ -205,11 +208,13 @@ class Recorder:
         return np.stack(list(found.values())[:n])
 
     def _spread(self, plan: Plan, n: int) -> np.ndarray:
-        """`n` valid rows from the fastest to the slowest, by their first measurement: the same in every session."""
+        """`n` valid rows from the fastest to the slowest, by their first measurement, and the `FASTEST` fastest: the
+        same in every session. None if `n` is 0."""
         known = self.store.query(plan.task.key, plan.task.space.key)
         seconds = {m.config: m.latency_s for m in known if m.seconds and m.origin != "series"}
         rows = sorted((r for r in map(tuple, plan.rows.tolist()) if r in seconds), key=lambda r: (seconds[r], r))
-        place = np.unique(np.linspace(0, len(rows) - 1, min(n, len(rows))).round().astype(int)) if rows else []
+        place = np.linspace(0, len(rows) - 1, min(n, len(rows))).round().astype(int) if rows else np.empty(0, dtype=int)
+        place = np.union1d(place, np.arange(min(FASTEST, len(rows)) if n else 0))
         return np.array([rows[i] for i in place], dtype=np.int64).reshape(-1, plan.rows.shape[1])
 
     # -- measuring ----------------------------------------------------------------------------------------------
