@@ -255,7 +255,7 @@ def _lead(part: Any, members: np.ndarray) -> float:
 
 
 def _synthetic(out: Path, seeds: int, knobs: int = 10, choices: int = 16, calls: int = 3) -> None:
-    """The best row and the mean of the best 32 of each call; optimum 1. The same agent and chains go on."""
+    """The best row, the mean of the best 32 and the rows scored of each call; optimum 1. Agent and chains go on."""
     kept = out / "synthetic.json"
     found = json.loads(kept.read_text()) if kept.exists() else {}
     searchers = {
@@ -271,7 +271,7 @@ def _synthetic(out: Path, seeds: int, knobs: int = 10, choices: int = 16, calls:
             task, truth = synthetic_task(key, knobs, choices), SyntheticMeasurer(landscape=landscape)
             found[key] = {name: _calls(make(), task, truth, seed, calls) for name, make in searchers.items()}
             random = -np.sort(-1e-3 / truth.seconds(task, task.space.sample(64_000, np.random.default_rng(seed))))
-            found[key]["random"] = [[float(random[0]), float(random[:32].mean())]] * calls
+            found[key]["random"] = [[float(random[0]), float(random[:32].mean()), len(random)]] * calls
             kept.parent.mkdir(parents=True, exist_ok=True)
             kept.write_text(json.dumps(found))
     rows = []
@@ -280,13 +280,19 @@ def _synthetic(out: Path, seeds: int, knobs: int = 10, choices: int = 16, calls:
         for name in (*searchers, "random"):
             shown = [[v[name][call][1] for v in mine] for call in (0, calls - 1)]
             best = [v[name][calls - 1][0] for v in mine]
-            rows.append((landscape, name, *(_three(v, "{:.3f}") for v in (*shown, best))))
-    print(f"\n{choices}^{knobs} rows, at most 64,000 scored a call, {seeds} seeds; 1 is the optimum\n")
-    _table(("landscape", "searcher", "best 32, call 1", f"best 32, call {calls}", f"best, call {calls}"), rows)
+            scored = _three([call[2] for v in mine for call in v[name]], "{:,.0f}")
+            rows.append((landscape, name, *(_three(v, "{:.3f}") for v in (*shown, best)), scored))
+    print(f"\n{choices}^{knobs} rows, 128 times 500 steps a call, {seeds} seeds; 1 is the optimum\n")
+    head = ("landscape", "searcher", "best 32, call 1", f"best 32, call {calls}", f"best, call {calls}")
+    _table((*head, "rows scored a call"), rows)
 
 
 def _calls(searcher: Any, task: Any, truth: Any, seed: int, calls: int) -> list[list[float]]:
+    scored = 0
+
     def score(codes: np.ndarray) -> np.ndarray:
+        nonlocal scored
+        scored += len(codes)
         return 1e-3 / truth.seconds(task, codes)
 
     def predict(codes: np.ndarray) -> Prediction:
@@ -298,8 +304,9 @@ def _calls(searcher: Any, task: Any, truth: Any, seed: int, calls: int) -> list[
         ctx = Context(
             task, task.space, none, np.empty(0), [], none, math.inf, predict, score, rng, VirtualClock(), fitted=True
         )
+        scored = 0
         scores = searcher.propose(ctx, 32).scores
-        out.append([float(scores[0]), float(scores[:32].mean())])
+        out.append([float(scores[0]), float(scores[:32].mean()), scored])
     return out
 
 

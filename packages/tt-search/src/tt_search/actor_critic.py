@@ -20,7 +20,7 @@ class ActorCritic(nn.Module):
     so that a fresh agent moves at random.
 
     Args:
-        knobs: d; a state is d numbers in [0, 1].
+        knobs: d; a state is d numbers in [-1, 1].
         hidden: Units of each hidden layer.
         seed: Of the weights.
     """
@@ -42,11 +42,15 @@ class ActorCritic(nn.Module):
             nn.init.orthogonal_(layer.weight, gain, generator=generator)
             nn.init.zeros_(layer.bias)
 
-    def forward(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probabilities `(n, d, 3)` of decrement, stay and increment, and values `(n,)`, of states `(n, d)`."""
+    def forward(self, states: Tensor, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+        """Log-probabilities `(n, d, 3)` of decrement, stay and increment, and values `(n,)`, of states `(n, d)`.
+
+        Args:
+            temperature: Divides the logits: below 1 the policy is sharper.
+        """
         shared = torch.tanh(self.shared(states))
         logits = self.logits(torch.tanh(self.policy(shared))).view(-1, 3, self.knobs)
-        logs = log_softmax(logits, dim=1)  # five times as fast as over the last of three
+        logs = log_softmax(logits / temperature, dim=1)  # five times as fast as over the last of three
         return logs.transpose(1, 2), self.value(torch.tanh(self.critic(shared)))[:, 0]
 
 

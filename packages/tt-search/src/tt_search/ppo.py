@@ -12,7 +12,7 @@ from tt_spec.rng import draw
 from tt_spec.space import Space
 from tt_spec.types import Context, Proposal
 
-from tt_search.best import Best
+from tt_search.best import Best, row_keys
 from tt_search.scored import Scored
 
 if TYPE_CHECKING:
@@ -24,25 +24,37 @@ __all__ = ["PPO", "move"]
 class PPO:
     """Adaptive exploration: an agent that learns which way to turn every knob.
 
-    The state is a configuration, each knob's index over its number of choices; an action decrements, keeps or
-    increments every knob at once; the reward is the cost model's score of the configuration reached. All episodes
-    advance as one batch: `horizon` steps by the policy as it is, then the distinct rows met are scored together, each
-    once per call, and the agent learns from them. The agent goes on where the last call ended, under the refitted
-    model; the best distinct fresh rows of all episodes are kept.
+    The state is a configuration, each knob's index over its number of choices, from -1 to 1; an action decrements,
+    keeps or increments every knob at once; the reward is what the cost model's score gains by it. All episodes advance
+    as one batch: `horizon` steps by the policy as it is, then the distinct rows met are scored together, each once per
+    call, and the agent learns from them. The agent goes on where the last call ended, under the refitted model; the
+    best distinct fresh rows of all episodes are kept.
 
-    Rewards are counted in standard deviations of random rows' scores from their mean, because the models of one task
-    differ in scale; an episode that ends is cut off and not worth nothing from then on (else the agent would learn not
-    to stay anywhere), and another begins in its place. Knobs that the configuration does not use
-    neither move nor count.
+    Rewards are counted in standard deviations of random rows' scores, because the models of one task differ in scale.
+    An episode that ends is cut off and not worth nothing from then on (else the agent would learn not to stay
+    anywhere), and another begins in its place. Knobs that the configuration does not use neither move nor count.
+
+    What differs from the paper, and why:
+
+    - The reward there is the score itself. Under a discount, gains Phi(s') - Phi(s) sum up to 1 - discount times what
+      scores do, less Phi(s), which no action changes: the best policy stays the same (Ng et al., 1999), but the value
+      network need not find out from scratch what the model says about every row before a step can be judged.
+    - The policy sharpens: its logits are divided by a temperature that falls from 1 to `coolest` as rows are scored, in
+      acting as in learning. With the paper's entropy weight alone it stays too random to find the best rows around the
+      point to which it has learnt to go. The next call begins at 1 again, since the model may have changed.
+    - An episode also ends at a row that any has reached before in this call: a policy that has settled would go the
+      same ways again, over rows already scored.
+    - The agent learns every `horizon` steps, not at the end of an episode, and in small minibatches: at the paper's
+      step size a call is short of steps of the optimiser, not of rows.
 
     Source: Ahn et al. (2020), Chameleon, section 3.2, tables 7 and 9 (ICLR); Schulman et al. (2017), Proximal policy
-    optimization algorithms (arXiv:1707.06347).
+    optimization algorithms (arXiv:1707.06347); Ng et al. (1999), Policy invariance under reward transformations (ICML).
 
     Args:
         episodes: In parallel. (default: 128)
         steps: Of each episode at most, and of a call. (default: 500)
         horizon: Steps between two updates of the agent. (default: 10)
-        minibatch: Steps of one gradient. (default: 640)
+        minibatch: Steps of one gradient. (default: 128)
         hidden: Units of each hidden layer, of which policy and value network have two, sharing the first.
             (default: 20)
         step_size: Of Adam. (default: 1e-3)
@@ -52,10 +64,12 @@ class PPO:
         clip: How far from 1 the ratio of new to old probability may be of use. (default: 0.3)
         value: Weight of the value network's squared error. (default: 1.0)
         entropy: Weight of the policy's entropy. (default: 0.1)
+        coolest: Temperature of the policy once a call has scored `episodes * steps` rows, reached from 1 by equal
+            ratios. (default: 0.3)
         ending: An episode ends when this share of the knobs did not move, by choice or held by a border.
             (default: 0.75)
         elite: Share of the episodes that begin at one of the best rows met, of a call's first ones at one of the best
-            measured; the others begin at random rows. (default: 0.5; the paper does not say)
+            measured; the others begin at random rows. (default: 0.8; the paper does not say)
         patience: Steps without a change in the kept set after which the call ends. (default: 50)
         keep: Rows in the kept set, AutoTVM's plan size; more if more are asked for. (default: 64)
         choice: Rows handed over per row asked for, so that the sampler has something to choose from. (default: 2.0)
@@ -70,7 +84,7 @@ class PPO:
         episodes: int = 128,
         steps: int = 500,
         horizon: int = 10,
-        minibatch: int = 640,
+        minibatch: int = 128,
         hidden: int = 20,
         step_size: float = 1e-3,
         discount: float = 0.9,
@@ -79,8 +93,9 @@ class PPO:
         clip: float = 0.3,
         value: float = 1.0,
         entropy: float = 0.1,
+        coolest: float = 0.3,
         ending: float = 0.75,
-        elite: float = 0.5,
+        elite: float = 0.8,
         patience: int = 50,
         keep: int = 64,
         choice: float = 2.0,
@@ -91,8 +106,8 @@ class PPO:
         self.episodes, self.steps, self.horizon, self.minibatch = episodes, steps, horizon, minibatch
         self.hidden, self.step_size, self.discount, self.gae = hidden, step_size, discount, gae
         self.epochs, self.clip, self.value, self.entropy = epochs, clip, value, entropy
-        self.ending, self.elite, self.patience, self.keep = ending, elite, patience, keep
-        self.choice, self.random_share = choice, random_share
+        self.coolest, self.ending, self.elite, self.patience = coolest, ending, elite, patience
+        self.keep, self.choice, self.random_share = keep, choice, random_share
         self.agent_: ActorCritic | None = None
 
     def propose(self, ctx: Context, n: int) -> Proposal:
@@ -112,46 +127,52 @@ class PPO:
         if not len(some):
             return Proposal(best.codes, best.scores, self.random_share)
         start = scored(some)
-        mean, spread = float(start.mean()), float(start.std())
+        spread = float(start.std())
         spread = spread if spread > 1e-8 else 1.0  # a model that tells no rows apart
         best.add(some, start)
         codes = self._start(ctx, known, self.episodes)
+        met: set[int] = set()
         steps = quiet = episodes = 0
-        rewards: list[float] = []
+        scores: list[float] = []
         while steps < self.steps and quiet < self.patience:
-            path = self._walk(ctx, codes, best.codes, min(self.horizon, self.steps - steps))
-            scores = scored(path.after.reshape(-1, codes.shape[1])).reshape(path.ended.shape)
-            for rows, worth in zip(path.after, scores, strict=True):
-                quiet = 0 if best.add(rows, worth) else quiet + 1
-            reward = (scores - mean) / spread
-            self._learn(ctx, path, reward)
+            temperature = self.coolest ** min(len(scored.known) / (self.episodes * self.steps), 1.0)
+            path = self._walk(ctx, codes, temperature, best.codes, met, min(self.horizon, self.steps - steps))
+            rows = np.stack([path.before, path.after])
+            before, after = scored(rows.reshape(-1, rows.shape[-1])).reshape(rows.shape[:-1])
+            for reached, worth in zip(path.after, after, strict=True):
+                quiet = 0 if best.add(reached, worth) else quiet + 1
+            self._learn(ctx, path, (after - before) / spread, temperature)
             codes, steps = path.last, steps + len(path.after)
             episodes += int(path.ended.sum())
-            rewards.append(float(reward.mean()))
+            scores.append(float(after.mean()))
         info = {
             "steps": steps,
             "settled": steps - quiet,
             "episodes": self.episodes + episodes,
             "scored": len(scored.known),
-            "mean_rewards": rewards,
+            "mean_scores": scores,
         }
         if len(best.scores):
             info["best_score"] = float(best.scores[0])
         return Proposal(best.codes[:asked], best.scores[:asked], self.random_share, info)
 
-    def _walk(self, ctx: Context, codes: np.ndarray, good: np.ndarray, steps: int) -> Path:
-        """`steps` steps of every episode by the policy as it is; `good` are rows to begin at."""
+    def _walk(
+        self, ctx: Context, codes: np.ndarray, temperature: float, good: np.ndarray, met: set[int], steps: int
+    ) -> Path:
+        """`steps` steps of every episode by the policy as it is; rows `good` are to begin at, `met` are keys."""
         import torch
 
         agent = self._agent(ctx)
         before, actions, logs, free, after, ended = [], [], [], [], [], []
         for _ in range(steps):
             with torch.no_grad():
-                log = agent(torch.from_numpy(_states(ctx.space, codes)))[0].numpy()
+                log = agent(torch.from_numpy(_states(ctx.space, codes)), temperature)[0].numpy()
             chosen = (log + ctx.rng.gumbel(size=log.shape)).argmax(axis=-1)  # a draw by these probabilities
             moved, movable = move(ctx.space, codes, chosen - 1)
             held = ((moved == codes) & movable).sum(axis=1)
-            end = held >= self.ending * movable.sum(axis=1)
+            keys = row_keys(moved).tolist()
+            end = (held >= self.ending * movable.sum(axis=1)) | np.array([k in met for k in keys])
+            met.update(keys)
             before.append(codes)
             actions.append(chosen)
             logs.append((np.take_along_axis(log, chosen[..., None], -1)[..., 0] * movable).sum(axis=1))
@@ -172,7 +193,7 @@ class PPO:
             rows[chosen] = good[ctx.rng.integers(len(good), size=int(chosen.sum()))]
         return rows
 
-    def _learn(self, ctx: Context, path: Path, reward: np.ndarray) -> None:
+    def _learn(self, ctx: Context, path: Path, reward: np.ndarray, temperature: float) -> None:
         """The clipped policy gradient over `epochs` passes in minibatches."""
         import torch
 
@@ -191,7 +212,7 @@ class PPO:
         inputs = torch.from_numpy(states)
         for _ in range(self.epochs):
             for some in torch.from_numpy(ctx.rng.permutation(len(states))).split(self.minibatch):
-                logs, values = agent(inputs[some])
+                logs, values = agent(inputs[some], temperature)
                 actions, free, old, advantage, target = (t[some] for t in tensors)
                 optimiser.zero_grad()
                 loss = ppo_loss(
@@ -247,5 +268,5 @@ def move(space: Space, codes: np.ndarray, turns: np.ndarray) -> tuple[np.ndarray
 
 
 def _states(space: Space, codes: np.ndarray) -> np.ndarray:
-    """Each knob's index over its number of choices, `(n, d)` float32."""
-    return (codes / np.asarray(space.shape)).astype(np.float32)
+    """Each knob's index over its number of choices, from -1 to 1, `(n, d)` float32."""
+    return ((2 * codes + 1) / np.asarray(space.shape) - 1).astype(np.float32)
