@@ -26,7 +26,7 @@ def record(
     tasks: Annotated[str, typer.Option(help="Pattern of task names, as in a shell")] = "*",
     target: Annotated[str, typer.Option(help='"native", a TVM target string or JSON')] = "native",
     runs: Annotated[int, typer.Option(min=1, help="Single timings of each candidate")] = 20,
-    long_rows: Annotated[int, typer.Option(min=0, help="Rows of each task with a long series beside the 32 fastest")] = 50,
+    long_rows: Annotated[int, typer.Option(min=0, help="Rows of each task in long series, beside the 32 fastest")] = 50,
     long_runs: Annotated[int, typer.Option(min=1, help="Timings of a long series")] = 500,
     seed: Annotated[int, typer.Option(help="Of which random candidates are drawn")] = 0,
 ) -> None:
