@@ -151,6 +151,15 @@ def test_only_the_operator_just_tuned_is_believed_anew(fits):
     assert len(fits) == 4
 
 
+def test_a_light_operator_warms_up_with_a_quarter_of_a_slot():
+    states = [state("conv", flops=2e9), state("pool", flops=1e6)]
+    first = DynaTune().next(states, CLOCK)
+    assert (first.task, first.trials) == (0, 16)
+    spend(states[0], 16, 1e-3)
+    assert (DynaTune().next(states, CLOCK).task, DynaTune().next(states, CLOCK).trials) == (1, 4)
+    assert DynaTune(light=0.0).next(states, CLOCK).trials == 16
+
+
 def test_a_failing_operator_is_bounded_and_not_forgotten(fits):
     states, scheduler, picks = [state("a"), state("b"), state("c")], DynaTune(c="paper"), []
     for _ in range(60):
