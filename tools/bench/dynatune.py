@@ -209,8 +209,8 @@ def _live(models: Sequence[str], out: Path, seeds: int) -> None:
         if name.with_suffix(".json").exists():
             continue
         history = name.with_suffix(".db")
-        for old in (history, *folder.glob(f"{name.name}.runs/*")):
-            old.unlink(missing_ok=True)
+        for old in (*folder.glob(f"{history.name}*"), *folder.glob(f"{name.name}.runs/*")):  # of one that was cut off
+            old.unlink()
         options = ["--recipe", "dynatune", "--minutes", str(LIVE_MINUTES), "--seed", str(seed)]
         if scheduler != "dynatune":
             options += ["--set", f"scheduler={scheduler}"]
