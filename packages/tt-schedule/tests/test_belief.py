@@ -30,10 +30,10 @@ def observed(family, seed, n=48, noise=0.01, ahead=16):
     return np.maximum(y + noise * y[-1] * rng.standard_normal(n), 1e-3), truth
 
 
-@pytest.mark.parametrize(("family", "curves"), [("log_power", 60), ("pow2", 20), ("logloglinear", 20)])
-def test_ninety_percent_intervals_hold_the_truth(family, curves):
+@pytest.mark.parametrize("family", ["log_power", "pow2", "loglinear", "logloglinear"])
+def test_ninety_percent_intervals_hold_the_truth(family):
     held, seed = [], 0
-    while len(held) < curves:
+    while len(held) < 100:
         seed += 1
         y, truth = observed(family, seed)
         if truth < y[-1]:  # the prior forbids what lies under the last observation
@@ -88,7 +88,7 @@ def test_many_walkers_see_what_the_papers_ten_see_in_more_steps(family):
     gains = list(enumerate(np.maximum.accumulate(observed(family, 5)[0]), 1))
     few, many = (
         np.concatenate([Belief(family, *shape).fit(gains, 48, 64, 1.0, rng(k)).at(64) for k in range(5)])
-        for shape in ((10, 1000), (80, 64))
+        for shape in ((10, 1000), (100, 50))
     )
     assert many.mean() == pytest.approx(few.mean(), abs=0.4 * few.std())
     assert many.std() == pytest.approx(few.std(), rel=0.2)

@@ -60,7 +60,7 @@ class Belief:
     prediction under the incumbent, none above what the device can do. The walkers start in a tight ball around the
     least-squares fit; a chain whose acceptance is outside 0.1 to 0.9 is not used.
 
-    The paper has 10 walkers make 500 steps. 80 walkers that make 64 look at as many curves, mix in fewer steps, hold
+    The paper has 10 walkers make 500 steps. 100 walkers that make 50 look at as many curves, mix in fewer steps, hold
     the truth as often, and take a third of the time, because steps are Python's and walkers are numpy's.
 
     Source: Zhang et al. (2021), DynaTune, section 4.3; Goodman and Weare (2010), Ensemble samplers with affine
@@ -68,15 +68,15 @@ class Belief:
 
     Args:
         curve: One of `FAMILIES`. (default: "log_power")
-        walkers: Of the ensemble, at least twice as many as the curve has parameters, and two. (default: 80)
-        steps: Of each walker. (default: 64)
+        walkers: Of the ensemble, at least twice as many as the curve has parameters, and two. (default: 100)
+        steps: Of each walker. (default: 50)
         samples: Drawn evenly from the chain after its first 100 steps or, if those are fewer, the first half.
             (default: 200)
         jump: A gain of more than this share begins a new segment. (default: 0.2)
     """
 
     def __init__(
-        self, curve: str = "log_power", walkers: int = 80, steps: int = 64, samples: int = 200, jump: float = 0.2
+        self, curve: str = "log_power", walkers: int = 100, steps: int = 50, samples: int = 200, jump: float = 0.2
     ) -> None:
         self.curve, self.walkers, self.steps, self.samples, self.jump = curve, walkers, steps, samples, jump
 
@@ -122,7 +122,7 @@ class Belief:
         sampler.run_mcmc(start, self.steps, skip_initial_state_check=True)
         chain = sampler.get_chain(discard=min(BURN, self.steps // 2))
         with np.errstate(invalid="ignore"):  # a parameter that never moved has none
-            tau = emcee.autocorr.integrated_time(chain[:, :10], tol=0, quiet=True)  # of all 80: 3 ms more
+            tau = emcee.autocorr.integrated_time(chain[:, :10], tol=0, quiet=True)  # of all: 3 ms more
         tau = tau[np.isfinite(tau)]
         mean = float(tau.mean()) if len(tau) else None
         return chain.reshape(-1, start.shape[1]), float(np.mean(sampler.acceptance_fraction)), mean
