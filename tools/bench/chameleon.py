@@ -143,8 +143,8 @@ def _saying(name: str) -> Callable[[str], None]:
 
 
 def _ratio(pairs: Sequence[tuple[float, float]], digits: int = 2) -> str:
-    """Median of a / b with its 95 % interval; neither arrived is 1, one alone is beyond any number."""
-    logs = [0.0 if a == b else float(np.clip(np.log(a) - np.log(b), -20, 20)) for a, b in pairs]
+    """Median of a / b with its 95 % interval; neither arrived is 1, a alone is 0, b alone never."""
+    logs = [0.0 if a == b else float(np.log(a) - np.log(b)) for a, b in pairs]
     return _three(logs, f"{{:.{digits}f}}", math.exp)
 
 
@@ -154,7 +154,7 @@ def _three(values: Sequence[float], shape: str, of: Callable[[float], float] = l
 
 
 def _number(v: Any, shape: str = "{:.0f}", of: Callable[[float], float] = lambda v: v) -> str:
-    return shape.format(of(v)) if math.isfinite(v) else "never"
+    return "never" if v == math.inf else shape.format(of(v))
 
 
 # -- steps to settle, clusters of each batch, run times inside clusters --------------------------------------------
