@@ -12,7 +12,7 @@ def test_record_bench_and_report(tt, tmp_path):
     data = json.loads(_unzipped(tmp_path / "x.json.gz"))
     assert data["schema_version"] == "1.0.0" and 4 <= len(data["results"]) <= 12
     timed = [len(r["times"]["runtimes"]) for r in data["results"] if r["invalidity"] == "correct"]
-    assert sorted(timed)[-2:] == [60, 60] and sorted(timed)[:-2] == [20] * (len(timed) - 2)
+    assert set(timed) == {60}, "so few are all among the fastest"
     assert all(r["times"]["compilation_time"] > 0 for r in data["results"])
     assert all(any(m["name"] == "statements" for m in r["measurements"]) for r in data["results"])
 

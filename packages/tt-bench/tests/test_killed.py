@@ -76,7 +76,7 @@ def whole(path: Path) -> list[tuple[object, ...]]:
 def straight(tmp_path_factory) -> list[tuple[object, ...]]:
     """What a recording holds that nothing disturbed."""
     out = tmp_path_factory.mktemp("straight") / "x"
-    assert start(RECORD, out, 0, 0).communicate()[0].splitlines()[-1] == "measured 71"
+    assert start(RECORD, out, 0, 0).communicate()[0].splitlines()[-1] == "measured 101"
     return whole(out.with_suffix(".db"))
 
 
@@ -88,7 +88,7 @@ def test_a_killed_recording_goes_on(tmp_path, straight):
     kept = [m for m in files.load(tmp_path / "x.db").parts[0].measured if m.error != "invalid"]
     assert 29 <= len(kept) < 68 and not (tmp_path / "x.json.gz").exists()
     last = start(RECORD, tmp_path / "x", 0, 0).communicate()[0].splitlines()[-1]
-    assert last == f"measured {71 - len(kept)}", "nothing is measured twice"
+    assert last == f"measured {101 - len(kept)}", "nothing is measured twice"
     assert whole(tmp_path / "x.db") == whole(tmp_path / "x.json.gz") == straight
 
 
@@ -99,7 +99,7 @@ def test_a_recording_whose_disk_fills_keeps_what_is_finished_and_goes_on(tmp_pat
     kept = [m for m in files.load(tmp_path / "x.db").parts[0].measured if m.error != "invalid"]
     assert 5 < len(kept) < 68
     last = start(RECORD, tmp_path / "x", 0, 0).communicate()[0].splitlines()[-1]
-    assert last == f"measured {71 - len(kept)}"
+    assert last == f"measured {101 - len(kept)}"
     assert whole(tmp_path / "x.db") == straight
 
 
