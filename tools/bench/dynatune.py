@@ -1,7 +1,7 @@
 """Schedulers compared: ResNet-18, SqueezeNet and a transformer encoder in replay, two of them live.
 
     hatch run python tools/bench/dynatune.py record [--out dynatune]   # once, on a quiet machine: about 20 minutes
-    hatch run python tools/bench/dynatune.py replay [--out dynatune]   # 15 seeds: about 15 minutes
+    hatch run python tools/bench/dynatune.py replay [--out dynatune]   # 15 seeds: about 5 minutes, and the tapes
     hatch run python tools/bench/dynatune.py live [--out dynatune]     # two models, three schedulers: 40 minutes
     hatch run python tools/bench/dynatune.py show [--out dynatune]     # tables and pictures of what there is
 

@@ -209,6 +209,7 @@ def test_other_actions_and_bad_options(fits):
         ({"action": "thompson"}, "action must be one of ucb, epsilon-greedy, softmax, got 'thompson'"),
         ({"curve": "exp3"}, "curve must be one of log_power, pow2"),
         ({"c": "much"}, "c must be a number, auto or paper, got 'much'"),
+        ({"beta": 0.0}, "beta must be above 0, or infinite for no trust in similar operators, got 0.0"),
         ({"trials": 0}, "a slot needs trials and seconds above 0, got 0"),
         ({"seconds": -1.0}, "a slot needs trials and seconds above 0"),
     ):

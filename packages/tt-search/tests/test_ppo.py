@@ -195,6 +195,12 @@ def test_needs_torch(monkeypatch):
         PPO()
 
 
+@pytest.mark.parametrize("coolest", [0.0, -1.0, 2.0, float("nan")])
+def test_a_policy_cannot_cool_to_nothing(oracle, coolest):
+    with pytest.raises(ValueError, match="coolest must be above 0 and at most 1"):
+        PPO(coolest=coolest).propose(oracle(knobs=3).ctx, 4)
+
+
 def test_an_episode_ends_where_one_has_been(oracle):
     o, ppo = oracle(knobs=4, choices=1000), PPO(ending=2.0)  # so nothing else ends it
     path = ppo._walk(o.ctx, o.ctx.space.sample(50, o.ctx.rng), 1.0, o.ctx.rows, met := set(), 30)

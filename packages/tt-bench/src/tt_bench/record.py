@@ -209,7 +209,7 @@ class Recorder:
 
     def _spread(self, plan: Plan, n: int) -> np.ndarray:
         """`n` valid rows from the fastest to the slowest, by their first measurement, and the `FASTEST` fastest: the
-        same in every session. None if `n` is 0."""
+        same in every session; no rows if `n` is 0."""
         known = self.store.query(plan.task.key, plan.task.space.key)
         seconds = {m.config: m.latency_s for m in known if m.seconds and m.origin != "series"}
         rows = sorted((r for r in map(tuple, plan.rows.tolist()) if r in seconds), key=lambda r: (seconds[r], r))

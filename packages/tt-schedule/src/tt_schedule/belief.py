@@ -61,7 +61,7 @@ class Belief:
     least-squares fit; a chain whose acceptance is outside 0.1 to 0.9 is not used.
 
     The paper has 10 walkers make 500 steps. 100 walkers that make 50 look at as many curves, mix in fewer steps, hold
-    the truth as often, and take a third of the time, because steps are Python's and walkers are numpy's.
+    the truth as often, and take a quarter of the time, because steps are Python's and walkers are numpy's.
 
     Source: Zhang et al. (2021), DynaTune, section 4.3; Goodman and Weare (2010), Ensemble samplers with affine
     invariance; Foreman-Mackey et al. (2013), emcee.

@@ -204,6 +204,8 @@ class DynaTune:
         if min(self.trials, self.first) < 1 or (self.seconds is not None and self.seconds <= 0):
             lengths = f"{self.trials}, first {self.first} and {self.seconds} s"
             raise ValueError(f"a slot needs trials and seconds above 0, got {lengths}")
+        if not self.beta > 0:
+            raise ValueError(f"beta must be above 0, or infinite for no trust in similar operators, got {self.beta}")
         for option, value, known in (("action", self.action, ACTIONS), ("curve", self.curve, tuple(FAMILIES))):
             if value not in known:
                 raise ValueError(f"{option} must be one of {', '.join(known)}, got {value!r}")

@@ -112,6 +112,8 @@ class PPO:
 
     def propose(self, ctx: Context, n: int) -> Proposal:
         """Up to `choice * n` rows, best first; random ones before there is a model."""
+        if not 0 < self.coolest <= 1:
+            raise ValueError(f"coolest must be above 0 and at most 1, for a policy that stays warm, got {self.coolest}")
         if not ctx.fitted:
             codes = draw(ctx.space, ctx.seen, n, ctx.rng)
             return Proposal(codes, np.zeros(len(codes)), self.random_share)
