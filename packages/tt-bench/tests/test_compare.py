@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 
+import numpy as np
 import pytest
 from tt_bench import compare, files, page
 from tt_bench.errors import BenchError
 from tt_bench.recording import Recording
 from tt_bench.runs import tune
-from tt_bench.score import scores
+from tt_bench.score import expected_index, scores
 from tt_bench.thinking import Stopwatch, Thoughts, Watched
 from tt_bench_toy import recorded, task
 
@@ -132,8 +134,6 @@ def test_schedulers_are_compared_on_whole_models(host, recording, tmp_path):
 
 def test_a_partial_recording_needs_a_policy(host, tmp_path):
     t = task()
-    import numpy as np
-
     part = recorded(t, rows=t.space.sample(20, np.random.default_rng(0)))
     files.write_t4(Recording("op:toy", "template", (part,), "toy", {}), tmp_path / "x.json")
     chosen = compare.units([tmp_path / "x.json"], [])
@@ -150,6 +150,13 @@ def test_random_search_scores_0_and_the_oracle_1(done):
     _, low, high = found.by_recipe["random"]
     assert low <= 0 <= high and high - low < 1
     assert found.by_recipe["oracle"][0] > 0.95
+
+
+def test_the_expected_index_is_the_mean_over_all_draws():
+    for n in range(1, 7):
+        for m in range(1, n + 1):
+            best = [max(drawn) for drawn in itertools.combinations(range(n), m)]
+            assert abs(expected_index(m, n) - np.mean(best)) <= 0.5
 
 
 def test_the_page_has_every_curve_and_needs_no_network(done):

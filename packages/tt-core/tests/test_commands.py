@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -41,6 +42,11 @@ def test_help_of_a_command_names_its_options(words):
     shown = invoke(*words, "--help")
     for parameter in COMMANDS[words].params:
         assert max(parameter.opts, key=len).lower() in shown.lower()
+
+
+def test_version_names_what_is_installed():
+    said = invoke("--version")
+    assert version("tt-core") in said and version("apache-tvm") in said
 
 
 def test_lists_recipes_and_pieces():

@@ -69,9 +69,11 @@ def scores(done: Comparison, draws: int = 400) -> Scores:
 class Baseline:
     """The calculated random search on one completely recorded task.
 
-    The package counts evaluations by their mean cost; here they are counted as replay counts them, where several
-    candidates are built before any is timed, so that baseline and recipes live in the same time. Raises ValueError
-    where the task cannot be scored.
+    Two things differ from the package's. It counts evaluations by their mean cost; here they are counted as replay
+    counts them, where several candidates are built before any is timed, so that baseline and recipes live in the same
+    time. And its expected rank of the best of M among N, M (N + 1) / (M + 1), which counts from 1, is used as an
+    index that counts from 0: one rank too good; here it is the expectation. Raises ValueError where the task cannot be
+    scored.
     """
 
     def __init__(self, part: Recorded) -> None:
@@ -94,6 +96,7 @@ class Baseline:
         self.times = np.linspace(self.done[max(int(first), 1) - 1], self.done[int(last) - 1], POINTS)
         self._line = RandomSearchCalculatedBaseline(statistics)
         self._line.time_to_fevals = self.evaluations  # type: ignore[method-assign]
+        self._line._redwhite_index = expected_index  # type: ignore[method-assign]
         left = self._line.get_curve(self.times, "time") / self.ranked[0] - 1
         if left.min() < 1e-3:
             raise ValueError(f"its {len(self.ranked)} rows are too few: random search reaches the optimum too soon")
@@ -118,6 +121,11 @@ class Baseline:
         """Mean of the standardised curve; runs are averaged by rank, as the paper does, since latencies are skewed."""
         curve = self.ranked[np.round(places.mean(axis=0)).astype(int)]
         return float(np.mean(self._offset + self._slope * curve))
+
+
+def expected_index(m: int, n: int) -> int:
+    """Index, from 0, of the best of `m` different ones among `n` that are sorted from the worst on, as expected."""
+    return min(n, max(1, round(m * (n + 1) / (m + 1)))) - 1
 
 
 def _completions(part: Recorded, orders: int = 8) -> np.ndarray:

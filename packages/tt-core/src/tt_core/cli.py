@@ -10,6 +10,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -69,10 +70,19 @@ SpaceOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable output")]
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"tt {metadata.version('tt-core')} (TVM {metadata.version('apache-tvm')})")
+        raise typer.Exit
+
+
 @app.callback()
 def options(
     debug: Annotated[
         bool, typer.Option("--debug", help="Show a traceback with every error; may stand anywhere")
+    ] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the versions of tt and TVM", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
     """Tune the tensor programs of a model on this machine."""

@@ -18,12 +18,14 @@ class Family:
         f: `(x, theta) -> y`; x is `(m,)` trials from 1 on, theta `(..., p)`, y `(..., m)`.
         low, high: Bounds of the parameters, `(p,)`; an infinite one is the most that the device can do.
         guess: `(first, last) -> theta`, from the first and the last performance, where least squares begin.
+        steps: Of a hundred walkers until their posterior is explored; more where parameters make up for each other.
     """
 
     f: Callable[[np.ndarray, np.ndarray], np.ndarray]
     low: tuple[float, ...]
     high: tuple[float, ...]
     guess: Callable[[float, float], tuple[float, ...]]
+    steps: int = 50
 
 
 def _log_power(x: np.ndarray, theta: np.ndarray) -> np.ndarray:
@@ -56,10 +58,16 @@ def _columns(theta: np.ndarray) -> list[np.ndarray]:
 
 
 FAMILIES = {
-    "log_power": Family(_log_power, (0.0, -5.0, -5.0), (np.inf, 10.0, 0.0), lambda y, z: (1.1 * z, 0.0, -0.5)),
+    "log_power": Family(
+        _log_power, (0.0, -5.0, -5.0), (np.inf, 10.0, 0.0), lambda y, z: (1.1 * z, 0.0, -0.5), steps=30
+    ),
     "pow2": Family(_pow2, (0.0, 0.0), (np.inf, 1.0), lambda y, z: (y, 0.05)),
     "pow4": Family(
-        _pow4, (0.0, 1e-3, 1.0, 1e-2), (np.inf, 0.5, 10.0, 2.0), lambda y, z: (1.1 * z, 0.1, max(z - y, 0.3) ** -2, 0.5)
+        _pow4,
+        (0.0, 1e-3, 1.0, 1e-2),
+        (np.inf, 0.5, 10.0, 2.0),
+        lambda y, z: (1.1 * z, 0.1, max(z - y, 0.3) ** -2, 0.5),
+        steps=600,
     ),
     "loglinear": Family(_log_linear, (0.0, 0.0), (1.0, np.inf), lambda y, z: (1e-2 * z, y)),
     "logloglinear": Family(_log_log_linear, (0.0, 1.0), (1e2, 1e2), lambda y, z: (1e-2 * z, float(np.exp(y)))),

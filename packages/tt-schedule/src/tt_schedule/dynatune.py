@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import threading
 from collections import Counter
 from collections.abc import Sequence
 
@@ -45,7 +46,7 @@ class DynaTune:
     (ICLR 2021), algorithm 1; Zheng et al. (2020), Ansor, section 6 and appendix A, for similar operators.
 
     Args:
-        trials: Measured rows per slot; a belief takes 0.02 s of a core. (default: 32)
+        trials: Measured rows per slot; a belief takes 0.015 s of a core. (default: 32)
         first: Measured rows per first slot. (default: 16)
         seconds: Length of a slot instead, once all operators are warm. (default: None)
         action: "ucb", "epsilon-greedy" or "softmax". (default: "ucb")
@@ -76,7 +77,7 @@ class DynaTune:
         temperature: float = 1.0,
         curve: str = "log_power",
         walkers: int = 100,
-        steps: int = 50,
+        steps: int | None = None,
         samples: int = 200,
         jump: float = 0.2,
         beta: float = 2.0,
@@ -107,6 +108,8 @@ class DynaTune:
             return None
         first = warm_up(states, min(self.first, self.trials), self.rows_, self.warmup, self.light)
         if first is not None:
+            if not self.slots_:  # emcee loads for 0.3 s: meanwhile the first slot is measured
+                threading.Thread(target=importlib.import_module, args=("emcee",), daemon=True).start()
             self.slots_[first.task] += 1
             return first
         size = max(first_slot(states, self.trials, self.rows_), self.trials // 4)
