@@ -103,6 +103,13 @@ def test_a_jump_begins_a_segment():
     assert len(last_segment([(1, 0.1)], 5000, 0.2)[1]) == 256
 
 
+def test_walkers_start_where_the_prior_leaves_little_room():
+    gains = [(1, 0.798), (2, 0.807), (6, 0.814), (10, 0.822), (29, 0.870), (30, 0.879), (36, 0.9)]  # SqueezeNet, live
+    for seed in range(5):
+        found = Belief().fit(gains, 42, 50, 1.125, rng(seed))
+        assert not found.fallback and (found.at(50) >= 0.9).all()
+
+
 def test_improvement_is_the_mean_positive_part():
     draws = np.random.default_rng(0).normal(0.3, 0.05, 400_000)
     for best in (0.2, 0.3, 0.36):

@@ -190,8 +190,8 @@ class _Posterior:
         curvature[-1, -1] += 2 * self.m
         root = np.linalg.cholesky(np.linalg.inv(curvature))
         found = np.empty((0, len(mode)))
-        for scale in (1.0, 0.5, 0.2, 0.05):
-            ball = mode + scale * rng.standard_normal((4 * walkers, len(mode))) @ root.T
+        for scale, many in ((1.0, 4), (0.5, 40), (0.1, 40)):
+            ball = mode + scale * rng.standard_normal((many * walkers, len(mode))) @ root.T
             ball = self.low + np.abs(ball - self.low)
             ball = self.high - np.abs(self.high - ball)
             found = np.concatenate([found, ball[np.isfinite(self.log(ball))]])
