@@ -136,6 +136,19 @@ def test_random_rows_follow_a_prior():
     assert 0.35 < rows[rows[:, 0] == 1, 1].mean() < 0.65
 
 
+def test_choices_with_a_prior_take_turns():
+    algorithm = Knob("algorithm", "choice", ("direct", "winograd", "sketch"), prior=(5, 2, 1))
+    space = Space((algorithm, Knob("x", "choice", tuple(range(100)))))
+    for seed in range(50):
+        rng = np.random.default_rng(seed)
+        first = draw(space, set(), 8, rng)
+        assert np.bincount(first[:, 0]).tolist() == [5, 2, 1] and 1 in first[:4, 0]
+        searched = {np.array([0, x]).tobytes() for x in range(60)}  # a search that forgot the others
+        assert sorted(draw(space, searched, 3, rng)[:, 0].tolist()) == [1, 1, 2]
+    small = Space((algorithm, Knob("x", "choice", tuple(range(9)), active_if=(0, (0, 2)))))
+    assert sorted(draw(small, set(), 30, rng)[:, 0].tolist()) == [0] * 9 + [1] + [2] * 9, "every row there is"
+
+
 def test_a_prior_changes_no_meaning():
     even, uneven = (Space((Knob("a", "choice", (0, 1), prior=p),)) for p in (None, (3, 1)))
     assert even.key == uneven.key

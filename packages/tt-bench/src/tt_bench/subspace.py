@@ -18,8 +18,8 @@ Keep = tuple[tuple[int, ...], ...]
 class Enumerated(Space):
     """A space small enough to be listed, whose rows are drawn with equal chances.
 
-    Knobs drawn one by one favour the rows of a small branch, Winograd's for one. Random search would then do better or
-    worse than the calculated one, which scores 0 (`tt_bench.score`).
+    Knobs drawn one by one, and priors, favour the rows of a small branch, Winograd's for one. Random search would then
+    do better or worse than the calculated one, which scores 0 (`tt_bench.score`).
     """
 
     @cached_property
@@ -38,9 +38,8 @@ def restrict(space: Space, keep: Keep) -> Enumerated:
         active = knob.active_if
         if active is not None:
             active = (active[0], tuple(i for i, c in enumerate(keep[active[0]]) if c in active[1]))
-        prior = None if knob.prior is None else tuple(knob.prior[c] for c in codes)
         choices = tuple(knob.choices[c] for c in codes)
-        knobs.append(replace(knob, choices=choices, active_if=active, prior=prior))
+        knobs.append(replace(knob, choices=choices, active_if=active, prior=None))
     return Enumerated(tuple(knobs), version=space.version, limits=space.limits, name=space.name)
 
 

@@ -18,21 +18,52 @@ def rng_for(seed: int, task_key: str, role: str, round: int) -> np.random.Genera
 
 
 def draw(space: Space, seen: set[bytes] | frozenset[bytes], n: int, rng: np.random.Generator) -> np.ndarray:
-    """Up to `n` distinct rows of the space, `(m, d)`, none of them in `seen`; fewer only when hardly any is left."""
+    """Up to `n` distinct rows of the space, `(m, d)`, none of them in `seen`; fewer only when hardly any is left.
+
+    Where a knob has a prior, its choices take turns so that seen and drawn rows together divide by it, as seats of a
+    parliament do: a few random rows then hold every algorithm that deserves one, and the random rows of a search that
+    only asks for one algorithm are of the others. Source: D'Hondt's method.
+    """
     out: list[np.ndarray] = []
     known = set(seen)
+    turns = _Turns(space, known)
 
     def take(rows: np.ndarray) -> None:
-        for row in np.ascontiguousarray(rows, dtype=np.int64):
-            if len(out) < n and row.tobytes() not in known:
-                known.add(row.tobytes())
-                out.append(row)
+        fresh = {row.tobytes(): row for row in np.ascontiguousarray(rows, dtype=np.int64)}
+        for row in turns.pick([r for token, r in fresh.items() if token not in known], n - len(out)):
+            known.add(row.tobytes())
+            out.append(row)
 
     for _ in range(8):
         if len(out) >= n:
             break
-        take(space.sample(2 * (n - len(out)) + 8, rng))
+        take(space.sample(turns.wider * (2 * (n - len(out)) + 8), rng))
     if len(out) < n and space.size <= 20_000:
         left = list(space.enumerate())
         take(np.stack(left)[rng.permutation(len(left))] if left else np.empty((0, len(space.knobs)), dtype=np.int64))
     return np.stack(out) if out else np.empty((0, len(space.knobs)), dtype=np.int64)
+
+
+class _Turns:
+    """Whose turn it is among the choices of the first knob that has a prior."""
+
+    def __init__(self, space: Space, seen: set[bytes]) -> None:
+        self.knob = next((i for i, k in enumerate(space.knobs) if k.prior and k.active_if is None), None)
+        self.wider = 1
+        if self.knob is not None:
+            self.prior, self.wider = np.asarray(space.knobs[self.knob].prior, dtype=np.float64), 6
+            rows = np.frombuffer(b"".join(seen), dtype=np.int64).reshape(-1, len(space.knobs))
+            self.had = np.bincount(rows[:, self.knob], minlength=len(self.prior))
+
+    def pick(self, rows: list[np.ndarray], n: int) -> list[np.ndarray]:
+        """Up to `n` of the rows, in turn; those of one choice in their order."""
+        if self.knob is None:
+            return rows[:n]
+        waiting = [[r for r in reversed(rows) if r[self.knob] == c] for c in range(len(self.prior))]
+        picked: list[np.ndarray] = []
+        while len(picked) < n and any(waiting):
+            there = np.array([bool(w) for w in waiting])
+            turn = int(np.where(there, (self.had + 1) / self.prior, np.inf).argmin())
+            self.had[turn] += 1
+            picked.append(waiting[turn].pop())
+        return picked
