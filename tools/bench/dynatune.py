@@ -2,7 +2,7 @@
 
     hatch run python tools/bench/dynatune.py record [--out dynatune]   # once, on a quiet machine: about 20 minutes
     hatch run python tools/bench/dynatune.py replay [--out dynatune]   # 15 seeds: about 5 minutes, and the tapes
-    hatch run python tools/bench/dynatune.py live [--out dynatune]     # two models, three schedulers, two seeds: 27 minutes
+    hatch run python tools/bench/dynatune.py live [--out dynatune]     # two models, three schedulers: 27 minutes
     hatch run python tools/bench/dynatune.py show [--out dynatune]     # tables and pictures of what there is
 
 Each goes on where it was stopped. `record` measures every row of a sub-space of each convolution and matrix product
