@@ -110,6 +110,15 @@ def test_walkers_start_where_the_prior_leaves_little_room():
         assert not found.fallback and (found.at(50) >= 0.9).all()
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("y", [1e-4, 1e-8])
+def test_operators_far_under_the_peak_are_believed_in_too(family, y):
+    for seed in range(4):
+        gains, trials = [(1, y), (3, 1.1 * y), (9, 1.15 * y), (20, 1.16 * y)], 40 + 60 * seed
+        found = Belief(family, steps=20).fit(gains, trials, trials + 16, 1.0, rng(seed))
+        assert (found.at(trials + 16) >= 1.16 * y * (1 - 1e-3)).all()
+
+
 def test_improvement_is_the_mean_positive_part():
     draws = np.random.default_rng(0).normal(0.3, 0.05, 400_000)
     for best in (0.2, 0.3, 0.36):

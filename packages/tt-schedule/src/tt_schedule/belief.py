@@ -60,9 +60,9 @@ class Belief:
     prediction under the incumbent, none above what the device can do. The walkers start around the least-squares fit,
     spread as Laplace's approximation says; a chain whose acceptance is outside 0.1 to 0.9 is not used.
 
-    The paper has 10 walkers make 500 steps. 100 walkers that make 50 look at as many curves, mix in fewer steps, hold
-    the truth as often, and take a quarter of the time, because steps are Python's and walkers are numpy's. pow4, whose
-    four parameters make up for each other, needs 600 all the same.
+    The paper has 10 walkers make 500 steps. 100 walkers that make 30 to 50 hold the truth as often and take a fifth of
+    the time, because steps are Python's and walkers are numpy's. pow4, whose four parameters make up for each other,
+    needs 600 all the same.
 
     Source: Zhang et al. (2021), DynaTune, section 4.3; Goodman and Weare (2010), Ensemble samplers with affine
     invariance; Foreman-Mackey et al. (2013), emcee.
@@ -171,7 +171,7 @@ class _Posterior:
             return np.nan_to_num(left, nan=1e3, posinf=1e3, neginf=-1e3)
 
         def jacobian(theta: np.ndarray) -> np.ndarray:
-            """By differences, all parameters at once: scipy's own takes twice the time of the whole fit."""
+            """By differences, all parameters in one call."""
             h = 1e-7 * np.maximum(1.0, np.abs(theta))
             h = np.where(theta + h > high, -h, h)
             return ((residuals(theta + np.diag(h)) - residuals(theta)) / h[:, None]).T
@@ -185,10 +185,12 @@ class _Posterior:
         """Points of the prior, `(walkers, p + 1)`, distributed about as the posterior is by Laplace's approximation;
         the fewer of those are possible, the nearer to the mode; None without any."""
         width = self.high - self.low
-        curvature = np.diag(12 / width**2)  # a uniform variable's variance is a twelfth of its width squared
+        slopes = slopes * width[:-1]  # in units of the prior's widths, of which 1 / 12 is a uniform variable's variance
+        curvature = 12.0 * np.eye(len(mode))
         curvature[:-1, :-1] += slopes.T @ slopes
-        curvature[-1, -1] += 2 * self.m
-        root = np.linalg.cholesky(np.linalg.inv(curvature))
+        curvature[-1, -1] += 2 * self.m * width[-1] ** 2
+        steep, axes = np.linalg.eigh(curvature)
+        root = width[:, None] * axes / np.sqrt(np.maximum(steep, 12.0))  # rounding may leave less than the prior
         found = np.empty((0, len(mode)))
         for scale, many in ((1.0, 4), (0.5, 40), (0.1, 40)):
             ball = mode + scale * rng.standard_normal((many * walkers, len(mode))) @ root.T
