@@ -62,7 +62,7 @@ class Belief:
 
     The paper has 10 walkers make 500 steps. 100 walkers that make 30 to 50 hold the truth as often and take a fifth of
     the time, because steps are Python's and walkers are numpy's. pow4, whose four parameters make up for each other,
-    needs 600 all the same.
+    needs 1000 all the same.
 
     Source: Zhang et al. (2021), DynaTune, section 4.3; Goodman and Weare (2010), Ensemble samplers with affine
     invariance; Foreman-Mackey et al. (2013), emcee.
@@ -70,7 +70,7 @@ class Belief:
     Args:
         curve: One of `FAMILIES`. (default: "log_power")
         walkers: Of the ensemble, at least twice as many as the curve has parameters, and two. (default: 100)
-        steps: Of each walker. (default: 50; log_power 30, pow4 600)
+        steps: Of each walker. (default: 50; log_power 30, pow4 1000)
         samples: Drawn evenly from the chain after its first 100 steps or, if those are fewer, the first half.
             (default: 200)
         jump: A gain of more than this share begins a new segment. (default: 0.2)

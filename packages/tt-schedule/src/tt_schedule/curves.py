@@ -67,7 +67,7 @@ FAMILIES = {
         (0.0, 1e-3, 1.0, 1e-2),
         (np.inf, 0.5, 10.0, 2.0),
         lambda y, z: (1.1 * z, 0.1, max(z - y, 0.3) ** -2, 0.5),
-        steps=600,
+        steps=1000,
     ),
     "loglinear": Family(_log_linear, (0.0, 0.0), (1.0, np.inf), lambda y, z: (1e-2 * z, y)),
     "logloglinear": Family(_log_log_linear, (0.0, 1.0), (1e2, 1e2), lambda y, z: (1e-2 * z, float(np.exp(y)))),
