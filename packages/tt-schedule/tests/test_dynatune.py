@@ -170,6 +170,17 @@ def test_a_failing_operator_is_bounded_and_not_forgotten(fits):
     assert 0 < picks[6:].count(0) < 25
 
 
+def test_no_slot_is_longer_than_what_the_operator_has_had():
+    for trials, restored, wanted in ((16, 0, 16), (20, 0, 20), (40, 0, 32), (16, 10, 26), (4, 0, 16)):
+        s = warm(8.0, trials=trials)
+        s.restored = restored
+        scheduler = DynaTune()
+        slot = scheduler.next([s], CLOCK)
+        assert slot.trials == wanted
+        assert slot.gain_s == scheduler.gain_s([s], 0, wanted) <= scheduler.gain_s([s], 0, 32)
+    assert DynaTune(trials=8).next([warm(8.0)], CLOCK).trials == 8
+
+
 def test_slots_in_seconds_look_as_far_ahead_as_they_reach(fits):
     scheduler = DynaTune(seconds=30.0)
     states = [warm(8.0, trials=48)]

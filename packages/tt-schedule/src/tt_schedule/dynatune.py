@@ -46,7 +46,9 @@ class DynaTune:
     (ICLR 2021), algorithm 1; Zheng et al. (2020), Ansor, section 6 and appendix A, for similar operators.
 
     Args:
-        trials: Measured rows per slot; a belief takes 0.015 s of a core. (default: 32)
+        trials: Measured rows per slot; a belief takes 0.015 s of a core. No slot is longer than what the operator has
+            had, or `first`: early gains are the largest, and a curve is not believed beyond twice its length.
+            (default: 32)
         first: Measured rows per first slot. (default: 16)
         seconds: Length of a slot instead, once all operators are warm. (default: None)
         action: "ucb", "epsilon-greedy" or "softmax". (default: "ucb")
@@ -118,15 +120,18 @@ class DynaTune:
         at, info = self._choose(states, gains, slots)
         pick = racing[at]
         self.slots_[pick] += 1
-        trials = size if self.seconds is None else None
-        return Slot(pick, trials, self.seconds, float(gains[at]), {**info, **self._remarks(states, pick)})
+        info |= self._remarks(states, pick)
+        if self.seconds is not None:
+            return Slot(pick, None, self.seconds, float(gains[at]), info)
+        trials = min(size, max(self.first, self._known(states[pick])))
+        return Slot(pick, trials, None, self.gain_s(states, pick, trials), info)
 
     def gain_s(self, states: Sequence[TaskState], i: int, size: int) -> float:
         """What a slot of `size` trials for task `i` is expected to save the model, seconds."""
         s = states[i]
         if not valid(s):
             return 0.0
-        known = s.restored + s.trials
+        known = self._known(s)
         if self.seconds is not None:
             size = max(1, s.trials // max(1, self.slots_[i]))
         if i not in self.beliefs_ or self.beliefs_[i][0] != known:
@@ -134,6 +139,11 @@ class DynaTune:
         _, unit, curve = self.beliefs_[i]
         y = curve.best + curve.improvement(known + size)
         return s.weight * max(unit * (1.0 / curve.best - 1.0 / y), self.behind_s(states, i))
+
+    @staticmethod
+    def _known(s: TaskState) -> int:
+        """Trials of this run and of earlier ones."""
+        return s.restored + s.trials
 
     def behind_s(self, states: Sequence[TaskState], i: int) -> float:
         """What one execution of task `i` takes longer than similar operators say, times the chance to catch up with
