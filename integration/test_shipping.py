@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 
 import numpy as np
 import pytest
 from tt_core import deploy, shipping, tuning
 from tt_core.backend import HOPELESS, TvmBackend, TvmCandidate
 from tt_core.errors import VerificationError
+from tt_history.sqlite import SqliteStore
+from tt_measure import WorkerPool
 from tt_spec import Measurement, Pipeline, Plugins
 from tt_spec.pieces.null_surrogate import NullSurrogate
 from tt_spec.pieces.random_searcher import RandomSearcher
@@ -64,23 +67,28 @@ def pipeline(ready):
 def test_an_operator_that_is_faster_untuned_stays_so(pipeline):
     task = pipeline.task
     best = tuple(pipeline.top(1)[0][0])
-    won = shipping.race([pipeline], Here(task, untuned_s=2e-3))
+    won = shipping.race([pipeline], Here(task, untuned_s=2e-3), wrong=pytest.fail)
     assert tuple(won.rows[task.key]) == best and won.untuned([task]) == ()
     assert won.seconds[task.key] == pytest.approx(1e-3, rel=0.03)
-    same = shipping.race([pipeline], Here(task, untuned_s=1e-3))
+    same = shipping.race([pipeline], Here(task, untuned_s=1e-3), wrong=pytest.fail)
     assert task.key in same.rows, "noise is no reason to throw a tuned program away"
-    lost = shipping.race([pipeline], Here(task, untuned_s=9e-4))
+    lost = shipping.race([pipeline], Here(task, untuned_s=9e-4), wrong=pytest.fail)
     assert lost.rows == {} and lost.untuned([task]) == (task.name,)
     assert lost.seconds[task.key] == pytest.approx(9e-4, rel=0.03)
 
 
 def test_wrong_finalists_leave_the_race_one_by_one(pipeline):
     task = pipeline.task
-    first, second = (row for row, _ in pipeline.top(2))
-    won = shipping.race([pipeline], Here(task, wrong=[first]))
+    (first, _), (second, second_s) = pipeline.top(2)
+    told = []
+    won = shipping.race([pipeline], Here(task, wrong=[first]), told.append)
     assert tuple(won.rows[task.key]) == tuple(second)
+    assert pipeline.best_s == second_s and pipeline.errors()["wrong-result"] == 1
     with pytest.raises(VerificationError, match=f"{task.name}.*nonsense"):
-        shipping.race([pipeline], Here(task, wrong=[first, second]))
+        shipping.race([pipeline], Here(task, wrong=[first, second]), told.append)
+    assert [(m.config, m.error, m.why) for m in told] == [
+        (tuple(row), "wrong-result", "it computes nonsense") for row in (first, second)
+    ]
 
 
 @pytest.mark.parametrize(("after", "untuned"), [(1.2e-3, True), (1e-3, False), (5e-4, False)])
@@ -115,3 +123,23 @@ def test_the_untuned_program_takes_part_and_a_hopeless_one_is_timed_once(pipelin
     monkeypatch.setattr(TvmCandidate, "run", run)
     assert [len(s) for s in backend.race(pipeline.task, rows, 5, 0.01, True)] == [5, 5, 1]
     assert runs == {True: 2, False: 2 * (2 + 2 * 5)}
+
+
+def test_a_finalist_that_was_found_wrong_stays_so_in_the_history(tmp_path, monkeypatch):
+    real, caught = WorkerPool.call, []
+
+    def call(self, method, task, *args, **options):
+        if method == "check" and not caught:
+            caught.append(tuple(map(int, args[0])))
+            return "it computes nonsense"
+        return real(self, method, task, *args, **options)
+
+    monkeypatch.setattr(WorkerPool, "call", call)
+    with suppress(VerificationError):  # of the only finalist
+        tuning.tune("op:matmul:8,16,16", trials=8, recipe="random", history=tmp_path / "h.db", out=tmp_path / "m.so")
+    store = SqliteStore(tmp_path / "h.db")
+    *measured, wrong = store.query()
+    assert len(measured) == 8 and wrong.config == caught[0]
+    assert (wrong.error, wrong.why, wrong.run_id) == ("wrong-result", "it computes nonsense", measured[0].run_id)
+    assert store.best(wrong.task_key, wrong.device).config != wrong.config
+    store.close()

@@ -187,7 +187,8 @@ def test_query_outlives_close(store):
 
 def test_best_is_the_earliest_of_lowest_median(store):
     assert store.best("t") is None
-    store.append([failed(), valid(3e-3, at=1.0), valid(2e-3, at=2.0), valid(2e-3, at=3.0), valid(1e-3, device="gpu")])
+    store.append([failed(), valid(3e-3, config=(0, 1)), valid(2e-3, at=2.0), valid(2e-3, config=(1, 0), at=3.0)])
+    store.append([valid(1e-3, device="gpu")])
     store.append([valid(1e-9, "other")])
     assert store.best("t").device == "gpu"
     assert store.best("t", "xeon").at == 2.0
@@ -196,6 +197,18 @@ def test_best_is_the_earliest_of_lowest_median(store):
     steady = Measurement("u", "s", (1,), seconds=(4e-3, 4e-3))
     store.append([lucky, steady])
     assert store.best("u") == steady
+
+
+def test_the_latest_verdict_on_a_row_counts(store):
+    store.append([valid(1e-3), valid(2e-3, config=(0, 1)), valid(5e-4, device="gpu")])
+    store.append([failed("wrong-result", config=(1, 1))])
+    assert store.best("t", "xeon").config == (0, 1) and store.best("t").device == "gpu"
+    assert [(s["device"], s["best_s"], s["trials"], s["failed"]) for s in store.summary()] == [
+        ("xeon", 2e-3, 3, 1),
+        ("gpu", 5e-4, 1, 0),
+    ]
+    store.append([valid(3e-3, config=(0, 1))])
+    assert store.best("t", "xeon").latency_s == 3e-3, "measured again and slower"
 
 
 def test_runs_are_recorded_newest_last(tmp_path):

@@ -1,6 +1,10 @@
+import os
+import subprocess
+import sys
 import threading
 import time
 
+import pytest
 from tt_measure import TimingLock
 
 
@@ -27,6 +31,20 @@ def test_shared_with_others_who_share_and_exclusive_alone(tmp_path):
     assert order[2:] == ["first", "alone"]
 
 
-def test_default_path_is_per_user():
+@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="no shared memory: the lock is in TMPDIR here")
+def test_processes_with_another_tmpdir_wait_too(tmp_path):
+    code = "from tt_measure import TimingLock\nwith TimingLock().shared(): print('held', flush=True)"
+    with TimingLock().exclusive():
+        other = subprocess.Popen(
+            [sys.executable, "-c", code], env={**os.environ, "TMPDIR": str(tmp_path)}, stdout=subprocess.PIPE, text=True
+        )
+        with pytest.raises(subprocess.TimeoutExpired):
+            other.wait(2)
+    assert other.communicate(timeout=60)[0] == "held\n"
+
+
+def test_without_shared_memory_the_lock_is_a_temporary_file(monkeypatch, tmp_path):
+    monkeypatch.setattr("tt_measure.lock.SHARED", tmp_path / "none")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with TimingLock().shared():
-        pass
+        assert [p.name for p in tmp_path.iterdir()] == [f"tt-timing-{os.getuid()}.lock"]

@@ -254,14 +254,6 @@ def test_restored_rows_are_known_and_not_asked():
     assert b.restore([again]) == 0 and b.best_s > a.best_s, "the latest verdict on a row counts"
 
 
-def test_a_disqualified_row_loses_its_time():
-    p = pipeline()
-    turn(p)
-    (row, _), (_, second) = p.top(2)
-    p.disqualify(row)
-    assert p.best_s == second and p.errors()["wrong-result"] == 1
-
-
 def test_a_shared_model_learns_from_its_peers():
     model, peers = Recorder(shared=True), []
     for task in (wide_task(), synthetic_task("other", knobs=3)):

@@ -248,11 +248,15 @@ def _importance(name: str, alike: Sequence[Measurement]) -> list[tuple[str, str,
 
 
 def _known(states: Sequence[TaskState], history: Path) -> dict[str, list[Measurement]]:
+    """By task, what a history holds: the latest of each row."""
     if not history.is_file():
         return {}
     store = Plugins().build("store", "sqlite", path=str(history))
     try:
-        return {s.task.key: list(store.query(task_key=s.task.key)) for s in states}
+        return {
+            s.task.key: list({(m.space_key, m.config, m.device): m for m in store.query(task_key=s.task.key)}.values())
+            for s in states
+        }
     except StoreError as e:
         raise BenchError(str(e)) from e
     finally:

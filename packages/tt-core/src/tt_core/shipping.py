@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tt_spec import Pipeline, Plugins, Task
+from tt_spec import Measurement, Pipeline, Plugins, Task
 
 from tt_core import deploy
 from tt_core.backend import random_array
@@ -70,11 +70,20 @@ def leaders(pipelines: Sequence[Pipeline]) -> Winners:
     return Winners({k: top[0][0] for k, top in found.items() if top}, {p.task.key: p.best_s for p in pipelines})
 
 
-def race(pipelines: Sequence[Pipeline], measurer: Any, keep: int = 4, within: float = 1.1) -> Winners:
+def race(
+    pipelines: Sequence[Pipeline],
+    measurer: Any,
+    wrong: Callable[[Measurement], None],
+    keep: int = 4,
+    within: float = 1.1,
+) -> Winners:
     """Time each task's best few again, interleaved with its untuned program, and verify the winner.
+
+    A finalist that computes something else loses its time in the pipeline.
 
     Args:
         measurer: Its workers have the backend's `race` and `check`.
+        wrong: Told of each such finalist.
         keep: Finalists of a task, at most.
         within: How many times the best's seconds a finalist may have taken.
 
@@ -87,7 +96,7 @@ def race(pipelines: Sequence[Pipeline], measurer: Any, keep: int = 4, within: fl
         top = p.top(keep)
         seconds[p.task.key] = p.best_s
         near = [row for row, s in top if s <= within * p.best_s]
-        wrong = None
+        why = None
         while near:
             *timed, untuned = measurer.call("race", p.task, np.stack(near), ROUNDS, ROUND_MS, True, exclusive=True)
             medians = [float(np.median(t)) for t in timed]
@@ -95,14 +104,21 @@ def race(pipelines: Sequence[Pipeline], measurer: Any, keep: int = 4, within: fl
             if beats(untuned, timed[winner]):
                 seconds[p.task.key] = float(np.median(untuned))
                 break
-            wrong = measurer.call("check", p.task, near[winner], exclusive=True)
-            if wrong is None:
+            why = measurer.call("check", p.task, near[winner], exclusive=True)
+            if why is None:
                 rows[p.task.key], seconds[p.task.key] = near[winner], medians[winner]
                 break
-            p.disqualify(near.pop(winner))
-        if wrong is not None and not near:
-            raise VerificationError(f"operator {p.task.name}: {wrong}; nothing was written")
+            found = _wrong(p.task, near.pop(winner), why)
+            p.restore([found])
+            wrong(found)
+        if why is not None and not near:
+            raise VerificationError(f"operator {p.task.name}: {why}; nothing was written")
     return Winners(rows, seconds)
+
+
+def _wrong(task: Task, row: np.ndarray, why: str) -> Measurement:
+    config, knobs = tuple(map(int, row)), task.space.decode(row)
+    return Measurement(task.key, task.space.key, config, knobs, error="wrong-result", why=why, origin="finalist")
 
 
 def beats(seconds: Sequence[float], other: Sequence[float]) -> bool:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tt_spec import Outcome, Pipeline, Plugins, RunInfo, StoreError, Task, WallClock, run, summary
+from tt_spec import Measurement, Outcome, Pipeline, Plugins, RunInfo, StoreError, Task, WallClock, run, summary
 from tt_spec.pieces.null_surrogate import NullSurrogate
 from tt_spec.pieces.random_searcher import RandomSearcher
 from tt_spec.pieces.top_sampler import TopSampler
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["Prepared", "prepare", "tune"]
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Prepared:
     """A model, lowered for a target, with the tasks that were asked for."""
 
@@ -193,6 +193,7 @@ def tune(
         restored = sum(len(p.rows) for p in pipelines)
         if restored:
             note(f"continuing: {restored} measurements of these tasks are in {history}; none is repeated")
+        stamp = {"device": about["device"], "versions": about["versions"]}
         outcome = run(
             pipelines,
             measurer,
@@ -204,20 +205,25 @@ def tune(
             batch=chosen.batch,
             listeners=[kept, *plugins.listeners(), *listeners],
             halt=halt,
-            stamp={"device": about["device"], "versions": about["versions"]},
+            stamp=stamp,
         )
         shipped = None
         winners = shipping.leaders([*pipelines, *others])
+
+        def wrong(m: Measurement) -> None:
+            with suppress(StoreError):  # a store that is broken has said so
+                store.append([dataclasses.replace(m, at=clock.now(), run_id=run_id, **stamp)])
+
         found = any(math.isfinite(p.best_s) for p in pipelines)
         try:
             if path is not None and found:
                 if outcome.failure is not None:
                     note(f"the run broke off ({summary(outcome.failure)}); writing the best that was measured before")
                 note("re-timing and verifying the finalists")
-                winners = shipping.race(pipelines, measurer)
+                winners = shipping.race(pipelines, measurer, wrong)
                 for p in others:
                     with suppress(VerificationError):  # nobody asked for this task: it stays untuned
-                        winners = winners.merged(shipping.race([p], measurer))
+                        winners = winners.merged(shipping.race([p], measurer, wrong))
                 told = {k: about[k] for k in ("recipe", "versions")}
                 shipped = shipping.ship(ready, untuned, winners, path, measurer, told, plugins, note)
         except Exception as e:

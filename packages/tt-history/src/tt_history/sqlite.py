@@ -86,12 +86,16 @@ _COLUMNS = ", ".join(_FIELDS)
 _INSERT = f"INSERT INTO measurements ({_COLUMNS}) VALUES ({', '.join('?' * len(_FIELDS))})"
 _SELECT = f"SELECT id, {_COLUMNS} FROM measurements"
 
-_SUMMARY = """
+_LATEST = "SELECT max(id) FROM measurements{} GROUP BY task_key, space_key, device, config"
+"""Ids of each row's latest measurement, which is the verdict that counts."""
+
+_SUMMARY = f"""
 SELECT g.task_key, g.device, t.name, t.op, g.trials, g.failed, g.invalid, g.best_s, g.last, m.space_key
 FROM (
     SELECT task_key, device, sum(error IS NOT 'invalid') AS trials,
            sum(error IS NOT NULL AND error IS NOT 'invalid') AS failed, sum(error IS 'invalid') AS invalid,
-           min(median_s) AS best_s, max(at) AS last, min(id) AS first_id, max(id) AS last_id
+           min(median_s) FILTER (WHERE id IN ({_LATEST.format("")})) AS best_s,
+           max(at) AS last, min(id) AS first_id, max(id) AS last_id
     FROM measurements GROUP BY task_key, device
 ) AS g
 JOIN measurements AS m ON m.id = g.last_id
@@ -142,11 +146,14 @@ class SqliteStore:
         return self._stream(ids)
 
     def best(self, task_key: str, device: str | None = None) -> Measurement | None:
-        """The valid measurement of lowest median, the earliest of equals; None if there is none."""
+        """The valid measurement of lowest median, the earliest of equals; None if there is none. Of a row that was
+        measured more than once the latest verdict counts."""
         where, values = _where(task_key=task_key, device=device)
         with self._reading() as db:
             row = db.execute(
-                f"{_SELECT}{where} AND median_s IS NOT NULL ORDER BY median_s, id LIMIT 1", values
+                f"{_SELECT} WHERE id IN ({_LATEST.format(where)}) AND median_s IS NOT NULL"
+                " ORDER BY median_s, id LIMIT 1",
+                values,
             ).fetchone()
         return None if row is None else self._measurement(row)
 

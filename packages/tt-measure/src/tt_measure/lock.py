@@ -11,6 +11,9 @@ from pathlib import Path
 
 __all__ = ["TimingLock"]
 
+SHARED = Path("/dev/shm")
+"""Linux's shared memory, the same for all processes of a machine or container."""
+
 
 class TimingLock:
     """An advisory file lock: whoever builds shares it, whoever times has it alone.
@@ -21,8 +24,9 @@ class TimingLock:
     lock alone, so sooner or later all who build wait for it, and then those who time take turns.
 
     Args:
-        path: The lock file; None is `tt-timing-<uid>.lock` in the directory for temporary files. Created if missing,
-            never removed.
+        path: The lock file; None is `tt-timing-<uid>.lock` in shared memory (/dev/shm), which all processes of a
+            machine or container see whatever their TMPDIR, or where there is none in the directory for temporary
+            files. Created if missing, never removed.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
@@ -46,5 +50,9 @@ class TimingLock:
             os.close(fd)
 
     def _open(self) -> int:
-        path = Path(tempfile.gettempdir()) / f"tt-timing-{os.getuid()}.lock" if self.path is None else self.path
+        path = _common() / f"tt-timing-{os.getuid()}.lock" if self.path is None else self.path
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def _common() -> Path:
+    return SHARED if os.access(SHARED, os.W_OK | os.X_OK) else Path(tempfile.gettempdir())

@@ -98,6 +98,7 @@ class Pipeline:
         self._rows: list[np.ndarray] = []
         self._seconds: list[float] = []
         self._errors: list[str | None] = []
+        self._at: dict[bytes, int] = {}
         self._seen: set[bytes] = set()
         self._pending: dict[bytes, tuple[int, np.ndarray]] = {}
         self._batches = 0
@@ -141,14 +142,9 @@ class Pipeline:
         order = sorted((i for i, s in enumerate(self._seconds) if math.isfinite(s)), key=self._seconds.__getitem__)
         return [(self._rows[i], self._seconds[i]) for i in order[:n]]
 
-    def disqualify(self, row: np.ndarray, error: str = "wrong-result") -> None:
-        """Take a told row's time away, because its result was found wrong afterwards."""
-        for i, known in enumerate(self._rows):
-            if (known == row).all():
-                self._seconds[i], self._errors[i] = math.inf, error
-
     def restore(self, measurements: Iterable[Measurement]) -> int:
-        """Learn what a store knows of this task and space; returns how many rows were new.
+        """Learn what a store knows of this task and space; returns how many rows were new. Of a row that was measured
+        more than once, by two processes or again before it shipped, the latest verdict counts.
 
         Raises `StoreError` for a row that the space does not have.
         """
@@ -156,11 +152,12 @@ class Pipeline:
         for m in measurements:
             if m.task_key == self.task.key and m.space_key == self.space.key:
                 row = self._row(m)
-                if row.tobytes() in self._seen:
-                    self._improve(row, m)
-                else:
-                    self._seen.add(row.tobytes())
+                token = row.tobytes()
+                if token not in self._seen:
+                    self._seen.add(token)
                     self._record(row, m)
+                elif (i := self._at.get(token)) is not None:
+                    self._seconds[i], self._errors[i] = m.latency_s, m.error
         return len(self._rows) - before
 
     def _row(self, m: Measurement) -> np.ndarray:
@@ -174,15 +171,10 @@ class Pipeline:
         return np.asarray(m.config, dtype=np.int64)
 
     def _record(self, row: np.ndarray, m: Measurement) -> None:
+        self._at[row.tobytes()] = len(self._rows)
         self._rows.append(row)
         self._seconds.append(m.latency_s)
         self._errors.append(m.error)
-
-    def _improve(self, row: np.ndarray, m: Measurement) -> None:
-        """A row measured again (two processes, one store): its latest verdict counts."""
-        for i, known in enumerate(self._rows):
-            if (known == row).all():
-                self._seconds[i], self._errors[i] = m.latency_s, m.error
 
     # -- ask and tell -------------------------------------------------------------------------------------------
 

@@ -216,7 +216,7 @@ class Store(Protocol):
         ...
 
     def best(self, task_key: str, device: str | None = None) -> Measurement | None:
-        """The valid measurement of lowest median, or None."""
+        """The valid measurement of lowest median, or None; of a row measured more than once the latest counts."""
         ...
 
     def begin_run(self, info: dict[str, Any]) -> str:

@@ -27,8 +27,8 @@ class MemoryStore:
         return [m for m in self._all if all(v is None or getattr(m, k) == v for k, v in wanted)]
 
     def best(self, task_key: str, device: str | None = None) -> Measurement | None:
-        valid = [m for m in self.query(task_key, device=device) if m.error is None]
-        return min(valid, key=lambda m: m.latency_s, default=None)
+        latest = {(m.space_key, m.config, m.device): m for m in self.query(task_key, device=device)}
+        return min((m for m in latest.values() if m.error is None), key=lambda m: m.latency_s, default=None)
 
     def begin_run(self, info: dict[str, Any]) -> str:
         run_id = str(len(self.runs) + 1)

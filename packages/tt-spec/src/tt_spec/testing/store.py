@@ -72,6 +72,19 @@ class StoreContract:
             got = None if best is None else best.config[0]
             assert got == row, f"best of device {device!r} must be row {row} (median of the timed runs), got {got}"
 
+    def test_the_latest_verdict_on_a_row_counts(self, piece: Any) -> None:
+        piece.append([_valid(1, seconds=(1e-3,)), _valid(2, seconds=(2e-3,)), _valid(3, seconds=(4e-3,))])
+        piece.append([_valid(3, seconds=(3e-3,)), _valid(1, space="s2", seconds=(9e-3,))])
+        wrong = Measurement("t1", "s1", _valid(1).config, error="wrong-result", why="too large by 1", device="d1")
+        piece.append([wrong])
+        best = piece.best("t1")
+        got = None if best is None else best.config[0]
+        assert got == 2, f"row 1 was found wrong later, so the best is row 2, got {got}"
+        piece.append([_valid(2, seconds=(5e-3,))])
+        best = piece.best("t1")
+        got = None if best is None else best.latency_s
+        assert got == 3e-3, f"row 2 was measured again at 5 ms, so the best is row 3 with its later 3 ms, got {got}"
+
     def test_failures_have_no_best(self, piece: Any) -> None:
         piece.append(_failures())
         assert piece.best("t1") is None, "a failed candidate is never the best"
