@@ -1,7 +1,7 @@
 """Schedulers compared: ResNet-18, SqueezeNet and a transformer encoder in replay, two of them live.
 
-    hatch run python tools/bench/dynatune.py record [--out dynatune]   # once, on a quiet machine: about 20 minutes
-    hatch run python tools/bench/dynatune.py replay [--out dynatune]   # 15 seeds: about 5 minutes, and the tapes
+    hatch run python tools/bench/dynatune.py record [--out dynatune]   # once, on a quiet machine: 22 minutes
+    hatch run python tools/bench/dynatune.py replay [--out dynatune]   # 15 seeds: 3 minutes, and 20 for the tapes
     hatch run python tools/bench/dynatune.py live [--out dynatune]     # two models, three schedulers: 13 minutes
     hatch run python tools/bench/dynatune.py show [--out dynatune]     # tables and pictures of what there is
 
@@ -15,6 +15,7 @@ are made too. Every belief is charged what one was measured to take. `live` runs
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import math
 import os
@@ -98,6 +99,7 @@ def _replay(models: Sequence[str], out: Path, seeds: int) -> None:
             )
         charge = out / "belief.json"
         if not charge.exists():
+            importlib.import_module("emcee")  # which loads once a run, beside the first slot
             played = _play_one(out, model, 0, 0.0)["dynatune"]
             _keep(charge, {"seconds": round(played["decided_s"] / played["beliefs"], 3)})
         todo = [s for s in range(seeds) if not (out / "played" / f"{model}-{s}.json").exists()]
@@ -276,12 +278,13 @@ def _show(out: Path) -> None:
 def _show_live(model: str, scheduler: str, runs: Sequence[dict[str, Any]]) -> None:
     ends = ", ".join(_ms(r["model_s"][-1]) for r in runs)
     whole = np.median([next((t for t, s in zip(r["t"], r["model_s"], strict=True) if s), math.inf) for r in runs])
-    share = sum(r["decided_s"] for r in runs) / sum(r["t"][-1] for r in runs)
-    slots, fallbacks = (sum(r[k] for r in runs) for k in ("slots", "fallbacks"))
+    lasted = sum(r["t"][-1] for r in runs)
+    decided_s, slots, fallbacks = (sum(r[k] for r in runs) for k in ("decided_s", "slots", "fallbacks"))
     accepted = [a for r in runs for a in r["acceptance"]]
     about = f", acceptance {np.mean(accepted):.2f}, {fallbacks} fell back to least squares" if accepted else ""
-    print(f"live {model} {scheduler}: whole after {whole:.0f} s, {ends} in the end, {slots} slots,", end=" ")
-    print(f"deciding took {share:.2%}{about}")
+    print(f"live {model} {scheduler}: whole after {whole:.0f} s, {ends} in the end,", end=" ")
+    print(f"{slots} slots of {lasted / slots:.2f} s, deciding took {1e3 * decided_s / slots:.1f} ms each,", end=" ")
+    print(f"{decided_s / lasted:.2%}{about}")
 
 
 def _final(run: dict[str, Any]) -> float:
