@@ -129,6 +129,8 @@ def test_a_finalist_that_was_found_wrong_stays_so_in_the_history(tmp_path, monke
     real, caught = WorkerPool.call, []
 
     def call(self, method, task, *args, **options):
+        if method == "race":  # or an operator this small may ship untuned
+            return [[1e-6]] * len(args[0]) + [[1.0]]
         if method == "check" and not caught:
             caught.append(tuple(map(int, args[0])))
             return "it computes nonsense"
