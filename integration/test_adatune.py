@@ -7,8 +7,8 @@ import types
 import numpy as np
 import pytest
 from tt_bench import runpage
-from tt_core import retell
-from tt_core.eventlog import EventLog
+from tt_core.events import retell
+from tt_core.events.log import EventLog
 from tt_core.host import Host
 from tt_core.recipe import resolve
 from tt_history import SqliteStore

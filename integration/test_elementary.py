@@ -1,8 +1,8 @@
 """Elementary functions beside the operators they follow."""
 
 import numpy as np
-from tt_core.lower import lower
-from tt_core.target import resolve
+from tt_core.compiler.lower import lower
+from tt_core.compiler.target import resolve
 from tvm import relax
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tt_core.setup import BACKEND
-from tt_core.target import cores
-from tt_core.tuning import prepare
+from tt_core.assembly import BACKEND
+from tt_core.compiler.target import cores
+from tt_core.prepared import prepare
 from tt_measure.pool import WorkerPool
 from tt_spec import Bar
 

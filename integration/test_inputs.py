@@ -24,7 +24,7 @@ def tuned(tt: Any, model: str, *options: str) -> tuple[dict[str, Any], list[str]
 
 def test_a_pytorch_program_is_verified_against_pytorch(tmp_path):
     import torch
-    from tt_core.runtime import Runner
+    from tt_core.compiler.runtime import Runner
 
     class Net(torch.nn.Module):
         def __init__(self) -> None:

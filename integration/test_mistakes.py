@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tt_core import cli, doctor
+from tt_core.cli import app as cli
+from tt_core.doctor import checks as doctor
 from tt_core.errors import EXIT_CODES
 from tt_measure import WorkerError
 from tt_spec import Measurement
@@ -335,9 +336,10 @@ def target_file(path: Path) -> None:
 
 
 def library(path: Path) -> None:
-    from tt_core import deploy, tuning
-    from tt_core.models import load
-    from tt_core.target import resolve
+    from tt_core import tuning
+    from tt_core.compiler.target import resolve
+    from tt_core.deploy import library as deploy
+    from tt_core.models.load import load
 
     target = resolve("native")
     ready = tuning.prepare(OP, target=target)

@@ -88,9 +88,9 @@ def test_a_program_that_computes_something_else_never_ships(tmp_path, monkeypatc
 
 
 def test_what_the_model_computes_is_compared_output_by_output():
-    from tt_core.deploy import verify
+    from tt_core.deploy.library import verify
     from tt_core.errors import VerificationError
-    from tt_core.models import Model
+    from tt_core.models.model import Model
 
     model = Model("m", None, (), ("first", "second"))
     good = [np.ones(4, "float32"), np.ones(4, "float32")]
@@ -102,9 +102,9 @@ def test_what_the_model_computes_is_compared_output_by_output():
 
 def test_an_output_worse_conditioned_than_the_tolerance_may_differ_as_onnxruntime_from_itself():
     """Against onnxruntime three times its own disagreement is allowed, but never against the untuned program."""
-    from tt_core import deploy
+    from tt_core.deploy import library as deploy
     from tt_core.errors import VerificationError
-    from tt_core.models import Model, Peer
+    from tt_core.models.model import Model, Peer
 
     want = [np.ones(4, "float32")]
     near = [np.ones(4, "float32") * np.float32(1.005)]
@@ -125,8 +125,8 @@ def test_an_output_worse_conditioned_than_the_tolerance_may_differ_as_onnxruntim
 
 
 def test_a_peer_that_cannot_run_the_model_is_left_out_aloud():
-    from tt_core.deploy import verify
-    from tt_core.models import Model, Peer
+    from tt_core.deploy.library import verify
+    from tt_core.models.model import Model, Peer
 
     def fails(inputs):
         raise RuntimeError("no kernel for this operator")

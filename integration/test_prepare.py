@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from tt_core import deploy
-from tt_core.tuning import prepare
+from tt_core.deploy import library as deploy
+from tt_core.prepared import prepare
 from tvm import relax
 from tvm.runtime import cpu, tensor
 
@@ -22,7 +22,7 @@ def output(ready, rows, x):
 
 @pytest.mark.parametrize("part", [0, 1, 2], ids=["template", "winograd", "sketch"])
 def test_a_row_of_every_part_is_deployed_and_right(ready, part):
-    from tt_core.lower import unpack
+    from tt_core.compiler.lower import unpack
     from tt_space import Both, InvalidRow
 
     x = np.random.default_rng(0).standard_normal((1, 16, 9, 9)).astype("float32")
@@ -43,7 +43,7 @@ def test_a_row_of_every_part_is_deployed_and_right(ready, part):
 
 
 def test_the_backend_measures_and_checks_prepared_programs(ready):
-    from tt_core.backend import TvmBackend
+    from tt_core.compiler.backend import TvmBackend
 
     (task,) = (t for t in ready.tasks if t.op == "conv2d")
     rows = task.space.sample(300, np.random.default_rng(1))

@@ -7,8 +7,10 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-from tt_core import deploy, shipping, tuning
-from tt_core.backend import HOPELESS, TvmBackend, TvmCandidate
+from tt_core import tuning
+from tt_core.compiler.backend import HOPELESS, TvmBackend, TvmCandidate
+from tt_core.deploy import library as deploy
+from tt_core.deploy import shipping
 from tt_core.errors import VerificationError
 from tt_history.sqlite import SqliteStore
 from tt_measure import WorkerPool

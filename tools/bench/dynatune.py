@@ -64,10 +64,10 @@ def main() -> None:
 
 def _record(models: Sequence[str], out: Path) -> None:
     if not (out / "peak.json").exists():
-        from tt_core.target import prepare_threads, resolve
+        from tt_core.compiler.target import prepare_threads, resolve
 
         prepare_threads()
-        from tt_core.peak import peak_flops
+        from tt_core.compiler.peak import peak_flops
 
         _keep(out / "peak.json", {"gflops": peak_flops(resolve("native")) / 1e9})
     for model in models:

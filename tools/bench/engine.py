@@ -29,14 +29,14 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=2, help="of 64 candidates each")
     parser.add_argument("--stock", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    from tt_core.target import cores, prepare_threads
+    from tt_core.compiler.target import cores, prepare_threads
 
     prepare_threads()
     os.environ["OMP_NUM_THREADS"] = str(cores())
     if options.stock:
         _stock(Path(options.stock[0]), Path(options.stock[1]))
         return
-    from tt_core.tuning import prepare
+    from tt_core.prepared import prepare
     from tt_spec import to_json
 
     task = prepare(options.op, space="sketch").tasks[0]
@@ -82,8 +82,8 @@ def _agreement(who: str, n: int, one: np.ndarray, other: np.ndarray) -> None:
 
 
 def _ours(task, rows, n):
-    from tt_core.setup import BACKEND
-    from tt_core.target import cores
+    from tt_core.assembly import BACKEND
+    from tt_core.compiler.target import cores
     from tt_measure.fixed import Fixed
     from tt_measure.pool import WorkerPool
     from tt_spec import Bar
@@ -118,7 +118,7 @@ def _run_stock(job: Path, out: Path, fair: bool):
 
 
 def _stock(job: Path, out: Path) -> None:
-    from tt_core.lower import unpack
+    from tt_core.compiler.lower import unpack
     from tt_space.sketch import SketchPrograms
     from tt_spec import from_json
     from tvm.s_tir import meta_schedule as ms

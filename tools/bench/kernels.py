@@ -37,11 +37,11 @@ def main() -> None:
     )
     parser.add_argument("--space", default="both")
     options = parser.parse_args()
-    from tt_core.peak import peak_flops
-    from tt_core.target import cores, prepare_threads, resolve
+    from tt_core.compiler.peak import peak_flops
+    from tt_core.compiler.target import cores, prepare_threads, resolve
 
     prepare_threads()
-    from tt_core.tuning import prepare
+    from tt_core.prepared import prepare
 
     peer = Peer(cores())
     peak = peak_flops(resolve("native")) / 1e9
@@ -73,10 +73,10 @@ def main() -> None:
 
 def _search(task: Any, trials: int, space: str, goal: float) -> tuple[float, float, Any]:
     """Seconds of the search from a cold start and until `goal` FLOP/s, and the best candidate, built here."""
-    from tt_core.backend import TvmBackend
+    from tt_core.assembly import BACKEND
+    from tt_core.compiler.backend import TvmBackend
+    from tt_core.compiler.target import cores
     from tt_core.recipe import resolve
-    from tt_core.setup import BACKEND
-    from tt_core.target import cores
     from tt_measure.pool import WorkerPool
     from tt_spec import Bar, Pipeline
 
@@ -229,7 +229,7 @@ def _best(call: Callable[[], object]) -> float:
 def _transposed(shape: list[int], to_last: bool) -> Callable[[], object]:
     """From NCHW to the NHWC `shape`, or back, by TVM on all cores."""
     import tvm
-    from tt_core.target import resolve
+    from tt_core.compiler.target import resolve
     from tvm import te
     from tvm.s_tir import Schedule
 

@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16, help="MetaSchedule's trials per iteration (as shipped: 64)")
     parser.add_argument("--peer", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    from tt_core.target import prepare_threads
+    from tt_core.compiler.target import prepare_threads
 
     prepare_threads()
     if options.peer:
@@ -107,8 +107,8 @@ def _peer(options, folder: Path, seconds: float, trials: int) -> int:
 def _peer_module(options):
     import tvm
     from tt_core import models
-    from tt_core.cli import _shapes
-    from tt_core.target import resolve
+    from tt_core.cli.app import _shapes
+    from tt_core.compiler.target import resolve
     from tt_space.intrinsics import import_intrinsics
     from tvm import relax
 
@@ -159,7 +159,7 @@ def _peer_compile(options, folder: Path, trials: int) -> None:
 def _race(ours: Path, peer: Path, rounds: int = 60) -> tuple[float, float]:
     """Median seconds of both, in turns."""
     import tvm
-    from tt_core.runtime import Runner
+    from tt_core.compiler.runtime import Runner
     from tvm import relax
 
     runner = Runner(ours)

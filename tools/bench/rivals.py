@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--keep", type=Path, default=None, help="folder for histories and libraries")
     options = parser.parse_args()
-    from tt_core.target import prepare_threads
+    from tt_core.compiler.target import prepare_threads
 
     prepare_threads()
     libraries = dict(text.split("=", 1) for text in options.library)
@@ -56,7 +56,7 @@ def main() -> None:
 
 def _onnx(name: str) -> bytes:
     if name != "detector":
-        from tt_core.zoo import build
+        from tt_core.models.zoo import build
 
         return build(name).SerializeToString()
     import onnx
@@ -78,7 +78,7 @@ def _tune(model: Path, out: Path, history: Path, minutes: float) -> None:
 
 def _parts(model: Path, library: Path, whole_s: float, shown: int = 12) -> None:
     """Where the time goes, by the latencies with which the library was written."""
-    from tt_core.tuning import prepare
+    from tt_core.prepared import prepare
 
     tasks = {t.name: t for t in prepare(str(model)).tasks}
     parts = [p for p in json.loads(Path(f"{library}.json").read_text())["tasks"] if p["latency_s"]]
@@ -102,8 +102,8 @@ def _race(content: bytes, library: Path, rounds: int, seconds: float = 0.3) -> d
     """Seconds per execution in each round, by runtime."""
     import onnxruntime
     import openvino
-    from tt_core.runtime import Runner
-    from tt_core.target import cores
+    from tt_core.compiler.runtime import Runner
+    from tt_core.compiler.target import cores
 
     threads = cores()
     runner = Runner(library)

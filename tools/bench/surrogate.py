@@ -10,8 +10,8 @@ from __future__ import annotations
 import argparse
 
 import numpy as np
-from tt_core.setup import BACKEND
-from tt_core.tuning import prepare
+from tt_core.assembly import BACKEND
+from tt_core.prepared import prepare
 
 OPERATORS = ("op:conv2d:1,64,56,64,3,1,1", "op:conv2d:1,256,14,256,3,1,1", "op:conv2d:1,96,14,576,1,1,0")
 METASCHEDULE = {"max_depth": 10, "eta": 0.2, "gamma": 1e-3, "min_child_weight": 0}

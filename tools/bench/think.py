@@ -73,7 +73,7 @@ def _text(piece) -> str:
 
 
 def _think(surrogate, searcher, records: int, n: int) -> tuple[int, float, float]:
-    from tt_core.tuning import prepare
+    from tt_core.prepared import prepare
     from tt_spec import Measurement, Pipeline, Plugins, draw
 
     task = prepare("op:conv2d:1,64,56,64,3,1,1").tasks[0]
@@ -105,7 +105,7 @@ def _think(surrogate, searcher, records: int, n: int) -> tuple[int, float, float
 
 
 def _sample(sampler, candidates: int = 1000, n: int = 61) -> tuple[int, float]:
-    from tt_core.tuning import prepare
+    from tt_core.prepared import prepare
     from tt_spec import Context, Plugins, Prediction, Proposal, VirtualClock
 
     task = prepare("op:conv2d:1,64,56,64,3,1,1").tasks[0]

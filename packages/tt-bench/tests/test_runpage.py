@@ -10,7 +10,7 @@ import pytest
 from tt_bench import runpage
 from tt_bench.errors import BenchError
 from tt_bench.slots import Given, section_slots
-from tt_core.eventlog import EventLog
+from tt_core.events.log import EventLog
 from tt_history import SqliteStore
 from tt_spec import Pipeline, Plugins, RunInfo, VirtualClock, run
 from tt_spec.pieces.synthetic import SyntheticMeasurer, synthetic_task

@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
-from tt_core import backend as module
-from tt_core import lower, models, target
-from tt_core.backend import TvmBackend, TvmCandidate, compare, random_array
+from tt_core import models, target
+from tt_core.compiler import backend as module
+from tt_core.compiler import lower
+from tt_core.compiler.arrays import compare, random_array
+from tt_core.compiler.backend import TvmBackend, TvmCandidate
 from tt_core_fakes import FakePrograms, with_space
 from tt_spec import Knob, Space
 from tvm import te
@@ -187,7 +189,7 @@ def test_racing_times_each_row_in_every_round(backend, task):
 
 def test_the_process_says_what_it_has(backend):
     assert backend.threads() >= 1
-    assert backend.loaded("tt_core.backend")
+    assert backend.loaded("tt_core.compiler.backend")
     assert not backend.loaded("no.such.module")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import typer
-from tt_core.cli import app
+from tt_core.cli.app import app
 from typer.testing import CliRunner
 
 

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tt_core import doctor
-from tt_core.doctor import Facts, as_dict, examine, lines, verdict
+from tt_core.doctor import checks as doctor
+from tt_core.doctor.checks import Facts, as_dict, examine, lines, verdict
 from tt_core.errors import InstallationError
 from tt_core.requirements import installed, require_tvm
 from tt_spec import Entry, Plugins, hookimpl

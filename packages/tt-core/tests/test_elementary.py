@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 import tvm
-from tt_core.elementary import legalizers
-from tt_core.target import resolve
+from tt_core.compiler.elementary import legalizers
+from tt_core.compiler.target import resolve
 from tvm import relax
 
 X = np.concatenate([np.linspace(-30, 30, 20001), np.linspace(-0.01, 0.01, 1999), [0.0]]).astype(np.float32)

@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tt_core import eventlog, retell
+from tt_core.cli.history import retold
+from tt_core.cli.progress import PlainLines
 from tt_core.errors import FileError
-from tt_core.eventlog import EventLog, JsonLines, strict
-from tt_core.progress import PlainLines
+from tt_core.events import log as eventlog
+from tt_core.events import retell
+from tt_core.events.log import EventLog, JsonLines, strict
 from tt_spec import Pipeline, Proposal, RunInfo, VirtualClock, run
 from tt_spec.pieces.memory_store import MemoryStore
 from tt_spec.pieces.null_surrogate import NullSurrogate
@@ -139,7 +141,7 @@ def test_a_retold_run_is_the_run(logged):
     assert [s.finished for s in told.states] == [s.finished for s in outcome.states] == [None, "enough"]
     errors = sum((Counter(s.errors) for s in told.states), Counter())
     assert errors["build"] > 3 and sum(s.trials for s in told.states) == outcome.trials == 40
-    retell.show(path, shown)
+    retold(path, shown)
     assert shown.getvalue() == text
     assert text.count("\n") == 6 and "0:48 left, 32 trials left" not in text and "1:48 left, 32 trials left" in text
 
@@ -154,7 +156,7 @@ def test_a_continued_run_starts_from_what_is_known(tmp_path):
             log = EventLog(tmp_path / "log.jsonl", clock)
             outcome = tune([log, PlainLines(shown, 2.0, 8, clock)], clock, trials=8, store=store)
         else:
-            told = retell.show(log.path, shown)
+            told = retold(log.path, shown)
         lines.append(shown.getvalue())
     assert lines[0] == lines[1]
     assert lines[0].count("\n") == 1 and "not yet measured" not in lines[0]
@@ -252,7 +254,7 @@ def test_a_damaged_log_is_one_line_that_names_the_place(logged, tmp_path):
         retell.read(tmp_path / "none.jsonl")
     path.write_bytes(lines[0] + b'{"event": "batch_measured", "task": "conv2d_relu"}\n')
     with pytest.raises(FileError, match="an event lacks or spoils 'trials'"), retell.whole(path):
-        retell.show(path, io.StringIO())
+        retold(path, io.StringIO())
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import tvm
 from tt_core.errors import ModelError
-from tt_core.models import FLOAT16_NOTE, Input, Model, load
+from tt_core.models.load import load
+from tt_core.models.model import FLOAT16_NOTE, Input, Model
 from tt_core_fakes import CORE
 from tvm import relax
 

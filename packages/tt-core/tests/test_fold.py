@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tvm
-from tt_core.fold import fold_constants
+from tt_core.compiler.fold import fold_constants
 from tvm import relax
 
 A = np.linspace(-2, 3, 12, dtype="float32").reshape(3, 4)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tt_core.models import FLOAT16_NOTE, load
+from tt_core.models.load import load
+from tt_core.models.model import FLOAT16_NOTE
 from tt_core_fakes import CORE
 
 onnx = pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
-from tt_core.sources import half  # noqa: E402
+from tt_core.models.sources import half  # noqa: E402
 
 FLOAT, HALF = TensorProto.FLOAT, TensorProto.FLOAT16
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
-from tt_core.indices import DEFAULT, input_bounds, parameter_bound
+from tt_core.compiler.arrays import INTEGERS_BELOW
+from tt_core.compiler.indices import input_bounds
+from tt_core.compiler.primfunc import parameter_bound
 from tvm import relax
 
 TABLE = relax.const(np.zeros((50, 8), "float32"))
@@ -70,5 +72,5 @@ def main(table: T.Buffer((50, 8), "float32"), ids: T.Buffer((7,), "int64"), out:
         parameter_bound(
             prim(text.replace("table[T.Select(ids[x] < T.int64(0), ids[x] + T.int64(50), ids[x]), y]", "table[x, y]"))
         )
-        == DEFAULT
+        == INTEGERS_BELOW
     )

@@ -12,9 +12,12 @@ import numpy as np
 import pytest
 import tvm
 import tvm_ffi
-from tt_core import deploy, models, target, zoo
+from tt_core import models, target
+from tt_core.compiler.lower import Lowered, lower, payload, unpack
+from tt_core.compiler.primfunc import outputs
+from tt_core.deploy import library as deploy
 from tt_core.errors import ModelError
-from tt_core.lower import Lowered, lower, outputs, payload, unpack
+from tt_core.models import zoo
 from tt_core_fakes import FakePrograms, with_space
 from tt_spec import Task
 from tvm import relax
@@ -220,7 +223,7 @@ def test_what_tvm_cannot_lower_is_one_line(monkeypatch):
         raise ValueError("first line\nsecond line")
 
     broken = tvm.transform.module_pass(fails, opt_level=0, name="Fails")
-    monkeypatch.setattr("tt_core.lower._clips_to_operators", broken)
+    monkeypatch.setattr("tt_core.compiler.lower._clips_to_operators", broken)
     with pytest.raises(ModelError) as e:
         lowered("op:matmul:4,8,16")
     assert "TVM cannot lower the model" in str(e.value)

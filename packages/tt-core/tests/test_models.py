@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import tvm
 from tt_core.errors import ModelError
-from tt_core.models import Input, load
+from tt_core.models.load import load
+from tt_core.models.model import Input
 from tt_core_fakes import CORE
 from tvm import relax
 

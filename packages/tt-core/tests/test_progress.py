@@ -6,8 +6,8 @@ import json
 import numpy as np
 import pytest
 from rich.console import Console
-from tt_core.eventlog import JsonLines
-from tt_core.progress import LiveTable, PlainLines, latency
+from tt_core.cli.progress import LiveTable, PlainLines, latency
+from tt_core.events.log import JsonLines
 from tt_spec import Batch, Measurement, RunInfo, TaskState, VirtualClock
 from tt_spec.pieces.synthetic import synthetic_task
 

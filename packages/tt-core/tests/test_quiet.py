@@ -7,8 +7,8 @@ import subprocess
 import sys
 
 import pytest
+from tt_core.compiler.quiet import quiet
 from tt_core.errors import UserError
-from tt_core.quiet import quiet
 
 
 def test_what_c_writes_is_hidden_and_stderr_is_back_afterwards(capfd):
@@ -20,7 +20,7 @@ def test_what_c_writes_is_hidden_and_stderr_is_back_afterwards(capfd):
 
 def test_what_python_writes_is_hidden_too():
     script = (
-        "import sys, warnings; from tt_core.quiet import quiet\n"
+        "import sys, warnings; from tt_core.compiler.quiet import quiet\n"
         "with quiet(): warnings.warn('noise'); print('noise', file=sys.stderr)\n"
         "print('after', file=sys.stderr)"
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tt_core.reader import Reader
+from tt_core.cli.reader import Reader
 
 
 class Prints:

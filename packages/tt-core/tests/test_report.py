@@ -4,7 +4,7 @@ import dataclasses
 import re
 
 import pytest
-from tt_core import report
+from tt_core.cli import tables as report
 from tt_spec.pieces.synthetic import synthetic_task
 
 LONG = "conv2d_add_maximum_minimum_12"

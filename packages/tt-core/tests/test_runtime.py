@@ -6,8 +6,8 @@ import hashlib
 import json
 
 import pytest
+from tt_core.compiler.runtime import Runner, read_sidecar, sidecar_path
 from tt_core.errors import ModelError
-from tt_core.runtime import Runner, read_sidecar, sidecar_path
 
 NOT_ELF = b"not an ELF file"
 GOOD = {

@@ -7,8 +7,8 @@ import json
 import psutil
 import pytest
 import tvm
+from tt_core.compiler.target import cores, device_fingerprint, resolve, runnable
 from tt_core.errors import TargetError
-from tt_core.target import cores, device_fingerprint, resolve, runnable
 
 
 def refusal(target: object) -> str:
@@ -39,7 +39,7 @@ def test_cores_are_those_that_the_process_may_use(monkeypatch):
 
 def test_native_switches_off_what_a_virtual_machine_hides(monkeypatch):
     monkeypatch.setattr(tvm.target.codegen, "llvm_get_system_cpu", lambda: "skylake-avx512")
-    monkeypatch.setattr("tt_core.target._cpu_flags", lambda: {"avx2", "fma"})
+    monkeypatch.setattr("tt_core.compiler.target._cpu_flags", lambda: {"avx2", "fma"})
     has = set(map(str, tvm.target.codegen.llvm_get_cpu_features(resolve({"kind": "llvm", "mcpu": "skylake-avx512"}))))
     if "avx512f" not in has:
         pytest.skip("this LLVM does not build for x86-64")

@@ -8,7 +8,8 @@ import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tt_core.errors import ModelError
-from tt_core.models import Input, load
+from tt_core.models.load import load
+from tt_core.models.model import Input
 from tt_core_fakes import CORE
 from tvm import relax, te
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 import pytest
-from tt_core import zoo
+from tt_core.models import zoo
 
 onnx = pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")
@@ -86,7 +86,7 @@ def test_batch_below_one_is_refused():
 
 
 def test_importing_the_zoo_loads_neither_onnx_nor_tvm():
-    code = "import sys, tt_core.zoo; print([m for m in ('onnx', 'tvm') if m in sys.modules])"
+    code = "import sys, tt_core.models.zoo; print([m for m in ('onnx', 'tvm') if m in sys.modules])"
     path = {"PYTHONPATH": ":".join(p for p in sys.path if p)}
     run = subprocess.run([sys.executable, "-c", code], env=path, capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"

@@ -77,7 +77,8 @@ def test_samples_are_canonical_and_allowed(space, seed):
     rows = space.sample(20, np.random.default_rng(seed))
     assert len(rows) <= 20 and space.allowed(rows).all()
     assert np.array_equal(space.canonical(rows), rows)
-    assert len(rows) == 20 or not any(True for _ in space.enumerate())
+    share = sum(1 for _ in space.enumerate()) / Space(space.knobs).size
+    assert len(rows) == 20 or share < 0.05, "fewer only where hardly any row is allowed"
 
 
 @given(spaces(), st.integers(0, 99))

@@ -1,5 +1,5 @@
 """`python -m tt_core` is `tt`."""
 
-from tt_core.cli import main
+from tt_core.cli.app import main
 
 main()

@@ -40,7 +40,7 @@ def tt_recipes() -> list[Entry]:
 
 
 def _zoo(name: str, batch: int = 1) -> Any:
-    from tt_core import zoo
+    from tt_core.models import zoo
 
     return zoo.build(name, batch)
 

@@ -17,7 +17,7 @@ class Host:
 
     def prepare(self, model: str, *, target: str = "native", tasks: str = "*", space: str = "both") -> Any:
         """A `tt_core.tuning.Prepared`: model, target and tasks."""
-        from tt_core.tuning import prepare
+        from tt_core.prepared import prepare
 
         return prepare(model, target=target, tasks=tasks, space=space)
 
@@ -29,14 +29,14 @@ class Host:
 
     def measurer(self, evaluator: Any = None, threads: int | None = None) -> Any:
         """The pool that `tt tune` measures with; close it."""
-        from tt_core.setup import BACKEND
-        from tt_core.target import cores
+        from tt_core.assembly import BACKEND
+        from tt_core.compiler.target import cores
 
         return Plugins().build("measurer", "local", backend=BACKEND, threads=threads or cores(), evaluator=evaluator)
 
     def device(self, target: Any) -> str:
         """What must be equal for two measurements to be comparable."""
-        from tt_core.target import device_fingerprint
+        from tt_core.compiler.target import device_fingerprint
 
         return device_fingerprint(target)
 
@@ -48,7 +48,7 @@ class Host:
 
     def cores(self) -> int:
         """Physical cores that this process may use."""
-        from tt_core.target import cores
+        from tt_core.compiler.target import cores
 
         return cores()
 
@@ -60,12 +60,12 @@ class Host:
 
     def events(self, run: str, history: Path) -> list[dict[str, Any]]:
         """The event log of a run (docs/eventlog.md): a file, the beginning of an id, or "" for the newest."""
-        from tt_core import retell
+        from tt_core.events import retell
 
         return retell.read(retell.find(run, history))
 
     def retell(self, events: Sequence[dict[str, Any]], listeners: Sequence[Any]) -> Any:
-        """The same events for any listener; a `tt_core.retell.Retold`."""
-        from tt_core import retell
+        """The same events for any listener; a `tt_core.events.retell.Retold`."""
+        from tt_core.events import retell
 
         return retell.retell(events, listeners)

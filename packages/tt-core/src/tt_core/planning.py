@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 from tt_spec import Measurement, Plugins, RunState, Task, TaskState, VirtualClock, WallClock, blame, rows_left
-from tt_spec.shares import latencies
 
+from tt_core.assembly import best_known, capped, check_target, limits, open_store
+from tt_core.compiler.target import device_fingerprint, prepare_threads, threads_of
+from tt_core.prepared import prepare
 from tt_core.recipe import resolve
 from tt_core.requirements import require_tvm
 from tt_core.selection import share_of
-from tt_core.setup import best_known, capped, check_target, limits, open_store
-from tt_core.target import device_fingerprint, prepare_threads, threads_of
-from tt_core.tuning import prepare
+from tt_core.shares import latencies
 
 __all__ = ["PAUSE_S", "TRIAL_S", "WORKERS_S", "Plan", "PlannedTask", "paces", "plan", "simulate"]
 

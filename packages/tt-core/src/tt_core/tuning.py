@@ -17,69 +17,22 @@ from tt_spec.pieces.random_searcher import RandomSearcher
 from tt_spec.pieces.top_sampler import TopSampler
 from tt_spec.types import TaskState
 
-from tt_core import eventlog
+from tt_core.assembly import about_the_history, best_known, capped, check_target, limits, open_store, start_measurer
 from tt_core.causes import Causes
+from tt_core.compiler.quiet import quiet
+from tt_core.compiler.target import device_fingerprint, prepare_threads
 from tt_core.errors import OptionError, VerificationError
-from tt_core.quiet import quiet
+from tt_core.events import log as eventlog
+from tt_core.prepared import Prepared, prepare
 from tt_core.recipe import Recipe, resolve
 from tt_core.requirements import require_tvm
 from tt_core.result import LeftOut, Result, TaskResult
-from tt_core.selection import select
-from tt_core.setup import about_the_history, best_known, capped, check_target, limits, open_store, start_measurer
-from tt_core.target import device_fingerprint, prepare_threads
-from tt_core.target import resolve as resolve_target
 from tt_core.warm import warm_rows
 
 if TYPE_CHECKING:
-    from tt_core.shipping import Shipped, Winners
+    from tt_core.deploy.shipping import Shipped, Winners
 
-__all__ = ["Prepared", "prepare", "tune"]
-
-
-@dataclasses.dataclass(frozen=True)
-class Prepared:
-    """A model, lowered for a target, with the tasks that were asked for."""
-
-    model: Any
-    target: Any
-    lowered: Any
-    tasks: list[Task]
-
-    @property
-    def left_out(self) -> list[Task]:
-        """The model's other tasks."""
-        chosen = {t.key for t in self.tasks}
-        return [t for t in self.lowered.tasks if t.key not in chosen]
-
-
-def prepare(
-    model: Any,
-    *,
-    target: Any = "native",
-    shapes: Mapping[str, Sequence[int]] | None = None,
-    tasks: str | Sequence[str] = "*",
-    skip: str | Sequence[str] = (),
-    only_heavy: bool = False,
-    best: Callable[[Task], float] = lambda task: math.inf,
-    space: str = "both",
-    plugins: Plugins | None = None,
-) -> Prepared:
-    """Import and lower a model, and pick tasks as `tt_core.selection.select` does.
-
-    `best` gives the seconds of a task's best program so far, inf where there is none.
-    """
-    require_tvm()
-    prepare_threads()
-    from tt_core import lower, models
-
-    plugins = plugins or Plugins()
-    with quiet():
-        resolved = resolve_target(target)
-        loaded = models.load(model, shapes, plugins)
-        lowered = lower.lower(loaded.mod, resolved, plugins, space)
-    known = {t.key: best(t) for t in lowered.tasks} if only_heavy else None
-    chosen = select(lowered.tasks, tasks, skip, only_heavy, known)
-    return Prepared(loaded, resolved, lowered, chosen)
+__all__ = ["tune"]
 
 
 def tune(
@@ -106,7 +59,7 @@ def tune(
     """Tune a model's operators on this machine and write the faster model.
 
     Args:
-        model: What `tt_core.models.load` takes: a file, a name of the zoo, "op:…", or an object.
+        model: What `tt_core.models.load.load` takes: a file, a name of the zoo, "op:…", or an object.
         target: "native", a target string, JSON, dict or TVM target.
         recipe: Name or TOML file.
         minutes: Tuning time; with neither this nor `trials`, 5.
@@ -120,7 +73,7 @@ def tune(
         out: Where the tuned library goes; its sidecar is `out` + ".json".
         seed: Root of all randomness.
         set: Overrides of the recipe: "searcher.population=256", "scheduler=round-robin".
-        log: Whether the run's events are kept in a file of their own beside the history (`tt_core.eventlog`).
+        log: Whether the run's events are kept in a file of their own beside the history (`tt_core.events.log`).
         listeners: Objects with any of the event hooks' methods.
         halt: Asked after every measurement; a text ends the run with that reason.
         say: Told in one line what happens around the tuning.
@@ -144,7 +97,8 @@ def tune(
     clock = WallClock()
     began = clock.now()
     prepare_threads()
-    from tt_core import deploy, shipping
+    from tt_core.deploy import library as deploy
+    from tt_core.deploy import shipping
 
     if path is not None:
         deploy.check_writable(path, apart=[p for p in (model, recipe, history) if isinstance(p, str | Path)])

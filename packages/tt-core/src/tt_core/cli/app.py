@@ -1,0 +1,389 @@
+"""The command `tt`."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from tt_spec import PluginError, Plugins
+from tt_spec.hooks import EVENTS
+
+from tt_core.cli import history as history_commands
+from tt_core.cli import progress
+from tt_core.cli import tables as report
+from tt_core.cli.reader import Reader
+from tt_core.compiler.target import prepare_threads
+from tt_core.doctor import checks as doctor
+from tt_core.errors import (
+    EXIT_CODES,
+    InstallationError,
+    ModelError,
+    OptionError,
+    RunError,
+    explained,
+    one_line,
+    summary,
+)
+from tt_core.host import Host
+from tt_core.interrupt import interruptible
+
+__all__ = ["app", "main", "run"]
+
+app = typer.Typer(
+    name="tt",
+    help="Tune the tensor programs of a model on this machine.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    epilog="Exit codes: " + "; ".join(f"{code} {what}" for code, what in EXIT_CODES.items()) + ".",
+)
+app.add_typer(history_commands.app, name="history")
+
+ModelArgument = Annotated[
+    str,
+    typer.Argument(
+        help="File (.onnx, .pt2, TVMScript .py), name of the zoo (tt plugins; resnet18@8 is a batch of 8), or operator"
+        " (op:conv2d:N,CI,HW,CO,K,S,P, op:C2D:1)"
+    ),
+]
+ShapeOption = Annotated[
+    list[str] | None, typer.Option("--shape", help="Fix an input's shape: name=1,3,320,320 (repeatable)")
+]
+TargetOption = Annotated[str, typer.Option(help='"native", a TVM target string or JSON')]
+TasksOption = Annotated[
+    list[str] | None,
+    typer.Option(help="Only these tasks: a name or operator, as in a shell (repeatable, commas join several)"),
+]
+SkipOption = Annotated[list[str] | None, typer.Option(help="Not these tasks (repeatable)")]
+SpaceOption = Annotated[
+    str | None, typer.Option(help="Where candidates come from: template, sketch, both (default), or a plug-in's")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable output")]
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"tt {metadata.version('tt-core')} (TVM {metadata.version('apache-tvm')})")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show a traceback with every error; may stand anywhere")
+    ] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the versions of tt and TVM", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Tune the tensor programs of a model on this machine."""
+
+
+@app.command()
+def tune(
+    model: ModelArgument,
+    shape: ShapeOption = None,
+    target: TargetOption = "native",
+    recipe: Annotated[str, typer.Option(help="Name (tt recipes) or TOML file")] = "tt",
+    trials: Annotated[int | None, typer.Option(help="Programs to measure in this run")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Tuning time; 5 if there is no other budget")] = None,
+    tasks: TasksOption = None,
+    skip: SkipOption = None,
+    only_heavy: Annotated[
+        bool, typer.Option("--only-heavy", help="Only the fewest tasks that hold 95 % of the model's latency")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan and the time it takes; do nothing")
+    ] = False,
+    space: SpaceOption = None,
+    history: Annotated[
+        Path, typer.Option(help="Where every measurement is kept; a repeated run continues from it")
+    ] = Path("tt.db"),
+    out: Annotated[Path | None, typer.Option(help="Write the tuned library here, its sidecar beside it")] = None,
+    seed: Annotated[int, typer.Option(help="Root of all randomness")] = 0,
+    set: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Override the recipe: searcher.population=256, scheduler=round-robin"),
+    ] = None,
+    log: Annotated[bool, typer.Option(help="Keep the run's events beside the history, for tt history replay")] = True,
+    as_json: JsonOption = False,
+) -> None:
+    """Search faster programs for a model's operators, measure them here, and write the faster model."""
+    from tt_core.tuning import tune as run
+
+    wanted: dict[str, Any] = {
+        "target": target,
+        "recipe": recipe,
+        "minutes": minutes,
+        "trials": trials,
+        "tasks": tasks or "*",
+        "skip": skip or (),
+        "only_heavy": only_heavy,
+        "shapes": _shapes(shape or []),
+        "history": history,
+        "set": [*([f"space={space}"] if space else []), *(set or [])],
+    }
+    if dry_run:
+        from tt_core.planning import plan
+
+        found = plan(model, **wanted)
+        if as_json:
+            print(json.dumps(found.as_dict()))
+        else:
+            report.show_plan(found)
+        return
+    limit = 5.0 if minutes is None and trials is None else minutes
+
+    shown = Reader(progress.listener(as_json, limit, trials))
+    with interruptible() as halt:
+        result = run(
+            model,
+            **wanted,
+            out=out,
+            seed=seed,
+            log=log,
+            halt=lambda: halt() or ("nobody reads its output" if shown.gone else None),
+            say=shown.note,
+            listeners=[shown],
+        )
+    if as_json:
+        shown.emit("result", **result.as_dict())
+    else:
+        report.show_result(result, history)
+    if result.failure is not None:
+        kept = f"everything measured before is kept in {history}"
+        raise RunError(f"the run broke off ({summary(result.failure)}); {kept}") from result.failure
+    if shown.gone:
+        raise BrokenPipeError
+    if result.reason == "interrupted":
+        raise typer.Exit(130)
+    if not any(math.isfinite(t.best_s) for t in result.tasks):
+        raise RunError(f"no valid program was found; {result.causes.headline()}", result.causes.lines())
+
+
+@app.command("tasks")
+def list_tasks(
+    model: ModelArgument,
+    shape: ShapeOption = None,
+    target: TargetOption = "native",
+    tasks: TasksOption = None,
+    skip: SkipOption = None,
+    space: SpaceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List a model's tunable operators: shapes, work, weight and the size of their spaces."""
+    from tt_core.prepared import prepare
+    from tt_core.selection import share_of
+
+    ready = prepare(
+        model,
+        target=target,
+        shapes=_shapes(shape or []),
+        tasks=tasks or "*",
+        skip=skip or (),
+        space=space or "both",
+    )
+    for note in ready.model.notes:
+        print(note, file=sys.stderr)
+    found = ready.tasks
+    whole = {t.key: float(s) for t, s in zip(ready.lowered.tasks, share_of(ready.lowered.tasks), strict=True)}
+    if as_json:
+        rows = [
+            {
+                "name": t.name,
+                "key": t.key,
+                "op": t.op,
+                "shapes": t.shapes,
+                "flops": t.flops,
+                "weight": t.weight,
+                "share": whole[t.key],
+                "space": t.space.name,
+                "knobs": len(t.space.knobs),
+                "size": t.space.size,
+                "target": t.target,
+            }
+            for t in found
+        ]
+        print(json.dumps(rows))
+        return
+    report.show_tasks(found, [whole[t.key] for t in found])
+
+
+@app.command("run")
+def run_library(
+    library: Annotated[Path, typer.Argument(help="What tt tune --out wrote")],
+    seconds: Annotated[float, typer.Option(help="How long to time, about")] = 3.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Time a tuned library on random inputs: median, p10 and p90."""
+    import numpy as np
+
+    from tt_core.compiler.runtime import Runner, read_sidecar
+
+    if not 0 <= seconds <= 86400:
+        raise OptionError(f"--seconds must be between 0 and 86400, got {seconds:g}")
+    prepare_threads(read_sidecar(library).get("threads"))
+    runner = Runner(library)
+    times = np.array(runner.time(runner.random_inputs(), seconds))
+    p10, median, p90 = (float(v) for v in np.percentile(times, [10, 50, 90]))
+    if as_json:
+        print(json.dumps({"median_s": median, "p10_s": p10, "p90_s": p90, "runs": len(times)}))
+    else:
+        latency = progress.latency
+        print(f"median {latency(median)}, p10 {latency(p10)}, p90 {latency(p90)} over {len(times)} runs")
+
+
+@app.command("plugins")
+def list_plugins(as_json: JsonOption = False) -> None:
+    """List every piece with its distribution, version and source, and who listens to runs or contributes to them."""
+    plugins = Plugins()
+    rows = [
+        {
+            "role": role,
+            "name": p.entry.name,
+            "distribution": p.distribution,
+            "version": p.version,
+            "summary": p.entry.summary,
+            "source": p.entry.source,
+        }
+        for role, pieces in plugins.pieces.items()
+        for p in pieces.values()
+    ]
+    for hook, distribution, version in plugins.others():
+        role = "listener" if hook in EVENTS else "contribution"
+        rows.append({"role": role, "name": hook, "distribution": distribution, "version": version})
+    if as_json:
+        print(json.dumps({"pieces": rows, "broken": [vars(b) for b in plugins.broken]}))
+        return
+    table = Table()
+    for heading in ("role", "name", "distribution", "version", "what it is", "source"):
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        table.add_row(*(str(v) for v in row.values()))
+    console = Console()
+    console.print(table)
+    for b in plugins.broken:
+        console.print(f"left out: {b.distribution} {b.version}: {b.why}", markup=False)
+
+
+@app.command("doctor")
+def examine(as_json: JsonOption = False) -> None:
+    """Say whether this machine can tune, how well it can time, and what to do about it."""
+    checks = doctor.examine(doctor.facts())
+    if as_json:
+        print(json.dumps(doctor.as_dict(checks)))
+    else:
+        print("\n".join(doctor.lines(checks)))
+    if doctor.verdict(checks) == "failure":
+        stops = ", ".join(c.name for c in checks if c.status == "failure")
+        raise InstallationError(f"this installation cannot tune, see {stops}")
+
+
+@app.command("recipes")
+def list_recipes(as_json: JsonOption = False) -> None:
+    """List the recipes and the pieces they name."""
+    from tt_core.recipe import resolve
+
+    plugins = Plugins()
+    rows = []
+    for name in plugins.names("recipe"):
+        try:
+            pieces = resolve(name, (), plugins).describe()
+        except OptionError as e:
+            pieces = {"unusable": str(e)}
+        rows.append({"name": name, "summary": plugins.find("recipe", name).entry.summary, "pieces": pieces})
+    if as_json:
+        print(json.dumps(rows))
+        return
+    for row in rows:
+        shown = ", ".join(
+            f"{role} {p['piece']}" if isinstance(p, dict) else f"{role} {p}"
+            for role, p in row["pieces"].items()
+            if role not in ("name", "store", "measurer", "space")
+        )
+        print(f"{row['name']}: {row['summary']}\n    {shown}")
+
+
+def main() -> None:
+    """Entry point of the command."""
+    for stream in (sys.stdout, sys.stderr):  # a terminal may lack a character, a path may not be text
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    warnings.formatwarning = lambda message, *_, **__: f"tt: warning: {one_line(str(message))}\n"
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """One command; returns its exit code, one of `EXIT_CODES`. A mistake is one line on stderr, with `--debug` below
+    its traceback."""
+    words = list(arguments)
+    end = words.index("--") if "--" in words else len(words)
+    debug = "--debug" in words[:end]
+    words = [w for i, w in enumerate(words) if i >= end or w != "--debug"]
+    prepare_threads()
+    try:
+        _add_commands()
+        code = app(words, standalone_mode=False, obj=Host())
+        return code if isinstance(code, int) else 0
+    except typer.Exit as e:
+        return e.exit_code
+    except (typer.Abort, KeyboardInterrupt):
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except Exception as e:
+        if debug:
+            traceback.print_exc()
+        text, details, code = explained(e)
+        print("\n  ".join([f"tt: {one_line(text)}", *map(one_line, details)]), file=sys.stderr)
+        return code
+
+
+def _add_commands() -> None:
+    """Commands of plug-ins; one that cannot be used says so when it is called and stops no other."""
+    try:
+        plugins = Plugins()
+    except PluginError:  # said by every command that needs a piece; tt doctor needs none
+        return
+    present = {c.name or getattr(c.callback, "__name__", None) for c in app.registered_commands}
+    for name in plugins.names("command"):
+        if name not in present:
+            app.command(name, help=plugins.find("command", name).entry.summary)(_command(plugins, name))
+
+
+def _command(plugins: Plugins, name: str) -> Callable[..., Any]:
+    try:
+        return plugins.build("command", name)
+    except Exception as e:  # a stranger's code
+        why = str(e) if isinstance(e, PluginError) else summary(e)
+
+        def unusable() -> None:
+            raise OptionError(f"command {name!r} of {plugins.find('command', name).distribution}: {why}")
+
+        return unusable
+
+
+def _shapes(texts: list[str]) -> dict[str, tuple[int, ...]]:
+    shapes = {}
+    for text in texts:
+        name, equals, dims = text.rpartition("=")
+        try:
+            shapes[name] = tuple(int(d) for d in dims.split(","))
+        except ValueError:
+            equals = ""
+        if not equals or not name:
+            raise ModelError(f"--shape needs name=1,3,224,224, got {text!r}")
+    return shapes

@@ -1,0 +1,164 @@
+"""What a run shows while it works: a live table in a terminal, plain lines elsewhere, JSON events for programs."""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import Any, TextIO
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from tt_spec import Batch, Clock, Measurement, RunInfo, TaskState, WallClock
+
+from tt_core.events.log import JsonLines
+
+__all__ = ["LiveTable", "PlainLines", "latency", "listener"]
+
+
+def listener(as_json: bool, minutes: float | None, trials: int | None) -> Any:
+    """The listener that fits where the output goes."""
+    if as_json:
+        return JsonLines(sys.stdout)
+    console = Console()
+    return LiveTable(console, minutes, trials) if console.is_terminal else PlainLines(sys.stdout, minutes, trials)
+
+
+class _Progress:
+    """What all of them know: the latest state of every task."""
+
+    def __init__(self, minutes: float | None, trials: int | None, clock: Clock | None = None) -> None:
+        self.minutes, self.trials, self.clock = minutes, trials, clock or WallClock()
+        self.states: dict[str, TaskState] = {}
+        self.started = self.clock.now()
+        self.last = ""
+
+    def tt_run_started(self, run: RunInfo) -> None:
+        self.started = self.clock.now()
+        self.states = {t.key: TaskState(t) for t in run.tasks} | {s.task.key: s for s in run.states}
+
+    def update(self, state: TaskState) -> None:
+        self.states[state.task.key] = state
+        self.last = state.task.key
+
+    def left(self) -> str:
+        """What is left of the budget."""
+        parts = []
+        if self.minutes is not None:
+            seconds = max(0.0, 60 * self.minutes - (self.clock.now() - self.started))
+            parts.append(f"{int(seconds // 60)}:{int(seconds % 60):02d} left")
+        if self.trials is not None:
+            parts.append(f"{max(0, self.trials - sum(s.trials for s in self.states.values()))} trials left")
+        return ", ".join(parts)
+
+    def summary(self) -> str:
+        """One line about the whole model."""
+        missing = sum(not math.isfinite(s.best_s) for s in self.states.values())
+        known = sum(s.weight * s.best_s for s in self.states.values() if math.isfinite(s.best_s))
+        model = latency(known) + (f" + {missing} operators not yet measured" if missing else "")
+        trials = sum(s.trials for s in self.states.values())
+        return f"model estimate {model}, {trials} trials, {self.left()}"
+
+
+class PlainLines(_Progress):
+    """A line per batch."""
+
+    def __init__(
+        self, stream: TextIO, minutes: float | None = None, trials: int | None = None, clock: Clock | None = None
+    ) -> None:
+        super().__init__(minutes, trials, clock)
+        self.stream = stream
+
+    def note(self, text: str) -> None:
+        print(text, file=self.stream, flush=True)
+
+    def tt_batch_measured(self, run: RunInfo, state: TaskState, batch: Batch, results: list[Measurement]) -> None:
+        self.update(state)
+        print(
+            f"{state.task.name}: {_gflops(state)} GFLOP/s, {latency(state.best_s)}, {state.trials} trials"
+            f"{_errors(state)}{_slot(batch)} | {self.summary()}",
+            file=self.stream,
+            flush=True,
+        )
+
+    def tt_task_finished(self, run: RunInfo, state: TaskState) -> None:
+        print(f"{state.task.name}: finished, {state.finished}", file=self.stream, flush=True)
+
+
+class LiveTable(_Progress):
+    """A table that keeps itself up to date: a row per task."""
+
+    def __init__(self, console: Console, minutes: float | None = None, trials: int | None = None) -> None:
+        super().__init__(minutes, trials)
+        self.console, self.slot = console, ""
+        self._live: Live | None = None
+
+    def note(self, text: str) -> None:
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def tt_run_started(self, run: RunInfo) -> None:
+        super().tt_run_started(run)
+        self._live = Live(get_renderable=self._table, console=self.console, refresh_per_second=1)
+        self._live.start()
+
+    def tt_batch_measured(self, run: RunInfo, state: TaskState, batch: Batch, results: list[Measurement]) -> None:
+        self.update(state)
+        if "slot" in batch.info:
+            self.slot = f"slot {batch.info['slot'].get('number', '?')}: {state.task.name}{_slot(batch)}"
+
+    def tt_task_finished(self, run: RunInfo, state: TaskState) -> None:
+        self.update(state)
+
+    def tt_run_stopped(self, run: RunInfo, states: list[TaskState], reason: str) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _table(self) -> Table:
+        table = Table(title=self.summary(), title_justify="left", expand=False)
+        for heading in ("task", "x", "GFLOP/s", "latency", "trials", "errors"):
+            table.add_column(heading, justify="left" if heading in ("task", "errors") else "right")
+        states = sorted(self.states.values(), key=lambda s: -_share(s))
+        room = max(5, self.console.height - 6)
+        for s in states[:room]:
+            mark = "▸ " if s.task.key == self.last else "✓ " if s.finished else "  "
+            table.add_row(
+                mark + s.task.name,
+                f"{s.weight:g}",
+                _gflops(s),
+                latency(s.best_s),
+                f"{s.trials}" + (f" (+{s.restored})" if s.restored else ""),
+                _errors(s).strip(" ,"),
+            )
+        more = [f"and {len(states) - room} lighter tasks"] if len(states) > room else []
+        table.caption = "; ".join([*more, *([self.slot] if self.slot else [])]) or None
+        return table
+
+
+def latency(seconds: float) -> str:
+    """Seconds for people: 12.3 ms, 456 µs."""
+    if not math.isfinite(seconds):
+        return "-"
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"
+
+
+def _share(state: TaskState) -> float:
+    return state.weight * state.best_s if math.isfinite(state.best_s) else 1e9 + state.weight * state.flops
+
+
+def _gflops(state: TaskState) -> str:
+    return f"{state.flops / state.best_s / 1e9:.1f}" if math.isfinite(state.best_s) else "-"
+
+
+def _slot(batch: Batch) -> str:
+    """What the slot promised and what this batch of it brought, where the scheduler predicts."""
+    about = batch.info.get("slot", {})
+    if not about.get("gain_s"):
+        return ""
+    return f", gain {latency(about.get('realised_s', 0.0))} of {latency(about['gain_s'])} expected"
+
+
+def _errors(state: TaskState) -> str:
+    return "".join(f", {n} {kind}" for kind, n in sorted(state.errors.items()))

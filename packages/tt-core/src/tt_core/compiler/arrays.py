@@ -1,0 +1,58 @@
+"""Arrays on which programs are tried: random ones, and how far two of them may differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+__all__ = ["INTEGERS_BELOW", "TOLERANCES", "compare", "difference", "random_array"]
+
+INTEGERS_BELOW = 2
+"""Integers that index nothing are 0 or 1: valid as a mask, a flag, a segment."""
+
+TOLERANCES = {"float64": 1e-10, "float32": 1e-4, "float16": 2e-2, "bfloat16": 5e-2}
+"""Largest allowed difference between a tuned and the untuned operator, relative to the largest output magnitude."""
+
+
+def random_array(shape: Sequence[int], dtype: str, rng: np.random.Generator, below: int = INTEGERS_BELOW) -> np.ndarray:
+    """Standard normal floats, integers from 0 to `below` - 1, random booleans."""
+    if dtype.startswith(("float", "bfloat")):
+        return rng.standard_normal(shape).astype("float32" if dtype == "bfloat16" else dtype)
+    if dtype == "bool":
+        return rng.random(shape) < 0.5
+    return rng.integers(0, min(below, np.iinfo(dtype).max), size=shape).astype(dtype)
+
+
+def compare(got: np.ndarray, want: np.ndarray, tolerance: float | None = None) -> str | None:
+    """None if equal within tolerance, else how far apart.
+
+    Floats are compared in float64: the largest absolute difference over the largest finite magnitude of `want` may
+    not exceed `TOLERANCES[dtype]` (or `tolerance`), and inf and NaN must stand in the same places. Integers and
+    booleans must be equal.
+    """
+    if got.shape != want.shape:
+        return f"shape {got.shape} instead of {want.shape}"
+    if want.dtype.kind not in "fV":
+        wrong = int((got != want).sum())
+        return f"{wrong} of {want.size} values differ" if wrong else None
+    limit = TOLERANCES.get(str(want.dtype), 1e-4) if tolerance is None else tolerance
+    a, b = got.astype("float64"), want.astype("float64")
+    finite = np.isfinite(b)
+    if not np.array_equal(a[~finite], b[~finite], equal_nan=True) or not np.isfinite(a[finite]).all():
+        return "infinities or NaNs stand in other places than in the untuned program's output"
+    if not finite.any():
+        return None
+    error = difference(a, b)
+    if error <= limit:
+        return None
+    return f"the output differs by {error:.2e} of its largest magnitude (allowed: {limit:.1e})"
+
+
+def difference(got: np.ndarray, want: np.ndarray) -> float:
+    """The largest absolute difference over the largest magnitude of `want`, in float64, where `want` is finite."""
+    a, b = got.astype("float64"), want.astype("float64")
+    finite = np.isfinite(b)
+    if not finite.any():
+        return 0.0
+    return float(np.abs(a[finite] - b[finite]).max()) / (float(np.abs(b[finite]).max()) or 1.0)

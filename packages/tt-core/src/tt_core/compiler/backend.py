@@ -1,0 +1,253 @@
+"""TVM behind the `Backend` role: lives in a worker process of the measuring engine."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+import tvm
+from tt_spec import Plugins, Realised, Statements, Task, concat_statements
+
+from tt_core.compiler.arrays import compare, random_array
+from tt_core.compiler.lower import unpack
+from tt_core.compiler.primfunc import outputs, parameter_bound
+from tt_core.compiler.runtime import Runner
+
+__all__ = ["TvmBackend"]
+
+HOPELESS = 3.0
+"""How many times slower than the fastest the untuned program or model may be to stay in a race."""
+
+ENOUGH = 200
+"""Executions of a model after which a round of a race knows its median."""
+
+
+class TvmBackend:
+    """Builds rows in memory and calls them in this process: no archive, no linker.
+
+    Tasks stay open, with their space, random arguments and the untuned program's outputs.
+    """
+
+    SCHEDULES = 512
+
+    def __init__(self) -> None:
+        self._open: dict[str, _Workload] = {}
+        self._plugins: Plugins | None = None
+
+    def open(self, task: Task) -> None:
+        if task.key in self._open:
+            return
+        mod, target, space = unpack(task.payload)
+        self._plugins = self._plugins or Plugins()
+        programs = self._plugins.build("space", space).open(mod, target)
+        if programs.space.key != task.space.key:
+            raise ValueError(
+                f"task {task.name}: this process derives space {programs.space.key}, the task was made with"
+                f" {task.space.key}; both must run the same version of tt-space and TVM"
+            )
+        self._open[task.key] = _Workload(mod, target, programs)
+
+    def realise(self, task: Task, codes: np.ndarray) -> Realised:
+        work = self._open[task.key]
+        rows, why = np.array(codes, dtype=np.int64), []
+        for i, row in enumerate(codes):
+            try:
+                schedule = work.schedule(row)
+                rows[i] = work.programs.read(schedule, row)
+                work.keep(rows[i], schedule)
+                why.append(None)
+            except ValueError as e:
+                why.append(str(e))
+        return Realised(rows, tuple(why))
+
+    def features(self, task: Task, codes: np.ndarray) -> tuple[Statements, np.ndarray]:
+        work = self._open[task.key]
+        schedules, ok = [], np.zeros(len(codes), dtype=bool)
+        for i, row in enumerate(codes):
+            try:
+                schedules.append(work.schedule(row))
+                ok[i] = True
+            except ValueError:
+                continue
+        parts = (
+            [Statements(f, np.array([0, len(f)]), np.zeros((1, 10))) for f in work.programs.features(schedules)]
+            if schedules
+            else []
+        )
+        return concat_statements(parts), ok
+
+    def build(self, task: Task, row: np.ndarray) -> TvmCandidate:
+        work = self._open[task.key]
+        start = time.perf_counter()
+        schedule = work.schedule(row)
+        apply_s = time.perf_counter() - start
+        return TvmCandidate(work, work.compile(schedule.mod), apply_s, work.preparation(row))
+
+    def threads(self) -> int:
+        """Threads that TVM's runtime uses in this process."""
+        return int(tvm.get_global_func("runtime.NumThreads")())
+
+    def loaded(self, module: str) -> bool:
+        """Whether a Python module is loaded in this process."""
+        import sys
+
+        return getattr(sys.modules.get(module), "__file__", None) is not None
+
+    def race(
+        self, task: Task, codes: np.ndarray, rounds: int = 10, min_ms: float = 10.0, untuned: bool = False
+    ) -> list[list[float]]:
+        """Time programs interleaved, seconds per execution of each round, one list per row.
+
+        The luckiest measurement of many is not the fastest program; in turns, all meet the same noise.
+
+        Args:
+            min_ms: Length of a round's timing of one program, at least.
+            untuned: The program that ships without tuning takes part; its list is the last one. If it is `HOPELESS`
+                times slower than the fastest, it is not timed again: its list has one entry.
+        """
+        candidates = [self.build(task, row) for row in codes]
+        if untuned:
+            work = self._open[task.key]
+            candidates.append(TvmCandidate(work, work.untuned(), 0.0))
+        first = [max(min(c.run(1), c.run(1)), 1e-9) for c in candidates]
+        hopeless = untuned and first[-1] > HOPELESS * min(first)
+        repeats = [max(1, int(np.ceil(min_ms / 1e3 / s))) for s in first[: -1 if hopeless else None]]
+        seconds: list[list[float]] = [[] for _ in repeats]
+        for _ in range(rounds):
+            for candidate, n, mine in zip(candidates, repeats, seconds, strict=False):
+                candidate.run(1)
+                mine.append(candidate.run(n))
+        return [*seconds, first[-1:]] if hopeless else seconds
+
+    def check(self, task: Task, row: np.ndarray) -> str | None:
+        """What is wrong with a row's outputs, or None."""
+        return self.build(task, row).check()
+
+    def race_models(
+        self, paths: list[str], inputs: dict[str, np.ndarray], seconds: float = 6.0, rounds: int = 10
+    ) -> list[list[float]]:
+        """Time deployed libraries in turns on these inputs: the median execution of each round, a list per library.
+
+        One that is `HOPELESS` times slower than the fastest is not timed again: its list has one entry. Rounds of
+        models so short that they would hold more than `ENOUGH` executions are cut, to a sixth at most.
+        """
+        runners, share = [Runner(path) for path in paths], seconds / rounds / len(paths)
+        medians = [[float(np.median(r.time(inputs, share)))] for r in runners]
+        fastest = min(m[0] for m in medians)
+        share = min(share, max(ENOUGH * fastest, share / 6))
+        for _ in range(rounds - 1):
+            for runner, mine in zip(runners, medians, strict=True):
+                if mine[0] <= HOPELESS * fastest:
+                    mine.append(float(np.median(runner.time(inputs, share, 1))))
+        return medians
+
+    def run_model(self, path: str, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+        """Outputs of a deployed library."""
+        return Runner(path)(inputs)
+
+
+class TvmCandidate:
+    """One compiled program with its arguments."""
+
+    def __init__(self, work: _Workload, library: Any, apply_s: float, prepared: Any = None) -> None:
+        self._work, self._library, self.apply_s, self._prepared = work, library, apply_s, prepared
+        self._call = library["main"]
+
+    def run(self, n: int) -> float:
+        args, sync = self._work.arguments(self._prepared), self._work.sync
+        call, start = self._call, time.perf_counter()
+        for _ in range(n):
+            call(*args)
+        sync()
+        return (time.perf_counter() - start) / n
+
+    def check(self) -> str | None:
+        wanted = self._work.reference()
+        args = self._work.arguments(self._prepared)
+        results = args[len(args) - len(wanted) :]
+        for out, want in zip(results, wanted, strict=True):
+            # what an earlier candidate left in the output must not pass for this one's
+            out.copyfrom((want == 0).astype(want.dtype) if want.dtype.kind in "biu" else np.full_like(want, np.nan))
+        self._call(*args)
+        self._work.sync()
+        for i, (out, want) in enumerate(zip(results, wanted, strict=True)):
+            if (wrong := compare(out.numpy(), want)) is not None:
+                return wrong if len(wanted) == 1 else f"output {i}: {wrong}"
+        return None
+
+
+class _Workload:
+    """An open task: its space and what all its candidates share."""
+
+    def __init__(self, mod: tvm.IRModule, target: Any, programs: Any) -> None:
+        self.mod, self.target, self.programs = mod, target, programs
+        self._schedules: OrderedDict[bytes, Any] = OrderedDict()
+        self._arguments: list[Any] | None = None
+        self._prepared: dict[Any, Any] = {}
+        self._untuned: Any = None
+        self._reference: list[np.ndarray] | None = None
+        kind = str(target.kind.name)
+        self.device = tvm.cpu() if kind in ("llvm", "c") else tvm.device(kind, 0)
+        self.sync = (lambda: None) if kind in ("llvm", "c") else self.device.sync
+
+    def schedule(self, row: np.ndarray) -> Any:
+        token = np.ascontiguousarray(row, dtype=np.int64).tobytes()
+        if token not in self._schedules:
+            self.keep(row, self.programs.apply(row))
+        return self._schedules[token]
+
+    def keep(self, row: np.ndarray, schedule: Any) -> None:
+        self._schedules[np.ascontiguousarray(row, dtype=np.int64).tobytes()] = schedule
+        while len(self._schedules) > TvmBackend.SCHEDULES:
+            self._schedules.popitem(last=False)
+
+    def compile(self, mod: tvm.IRModule) -> Any:
+        try:
+            return tvm.tirx.build(mod, target=self.target)
+        except Exception as e:
+            lines = [re.sub(r"\s+", " ", x).strip() for x in str(e).splitlines() if x.strip()]
+            raise RuntimeError(f"TVM cannot build the program: {lines[0][:500] if lines else type(e).__name__}") from e
+
+    def preparation(self, row: np.ndarray) -> Any:
+        """Which constant the row's program takes in another form (`tt_space.Prepared`), or None."""
+        prepare = getattr(self.programs, "prepare", None)
+        return None if prepare is None else prepare(np.asarray(row, dtype=np.int64))
+
+    def arguments(self, prepared: Any = None) -> list[Any]:
+        """Random inputs and room for the outputs, the same for all candidates but for a prepared constant."""
+        if prepared is not None:
+            args = list(self.arguments())
+            if prepared not in self._prepared:
+                made = prepared.make(args[prepared.position].numpy())
+                self._prepared[prepared] = tvm.runtime.tensor(made, self.device)
+            args[prepared.position] = self._prepared[prepared]
+            return args
+        if self._arguments is None:
+            rng = np.random.default_rng(0)
+            main = self.mod["main"]
+            below = parameter_bound(main)
+            self._arguments = [
+                tvm.runtime.tensor(random_array([int(d) for d in p.shape], str(p.dtype), rng, below), self.device)
+                for p in main.params
+            ]
+        return self._arguments
+
+    def untuned(self) -> Any:
+        """The program that ships where nothing is tuned."""
+        if self._untuned is None:
+            self._untuned = self.compile(self.mod)
+        return self._untuned
+
+    def reference(self) -> list[np.ndarray]:
+        """The untuned program's outputs on the same inputs."""
+        if self._reference is None:
+            args = self.arguments()
+            first = len(args) - outputs(self.mod["main"])
+            room = [tvm.runtime.tensor(np.zeros_like(a.numpy()), self.device) for a in args[first:]]
+            self.untuned()["main"](*args[:first], *room)
+            self.sync()
+            self._reference = [np.asarray(out.numpy()) for out in room]
+        return self._reference

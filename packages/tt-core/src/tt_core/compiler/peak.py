@@ -1,0 +1,56 @@
+"""What this machine can do at most."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import numpy as np
+
+__all__ = ["peak_flops"]
+
+CHAINS = 12
+"""Independent multiply-adds in flight: more than latency times units of any core, fewer than registers."""
+
+
+def peak_flops(target: Any, steps: int = 200_000, repeats: int = 500) -> float:
+    """FLOP/s of independent float32 multiply-adds on registers, all of the target's cores; the best of `repeats`.
+
+    Takes about a second: the first repeats may find two threads on one core. Raises what TVM raises for a target that
+    is no CPU's.
+    """
+    import tvm
+    from tvm import te
+    from tvm.s_tir import Schedule
+
+    from tt_core.compiler.target import threads_of
+
+    lanes, tasks = tvm.target.codegen.llvm_get_vector_width(target) // 32, threads_of(target)
+    x, y = (te.placeholder((steps // 1000, lanes), name=name) for name in "xy")
+    k = te.reduce_axis((0, steps), "k")
+    out = te.compute(
+        (tasks, CHAINS, lanes), lambda t, c, v: te.sum(x[k // 1000, v] * y[k // 1000, v], axis=k), name="peak"
+    )
+    s = Schedule(te.create_prim_func([x, y, out]).with_attr("tirx.noalias", True))
+    block = s.get_sblock("peak")
+    local = s.cache_write(block, 0, "local")
+    t, c, v, r = s.get_loops(block)
+    outer, inner = s.split(r, [None, 1000])
+    s.reorder(t, outer, inner, c, v)
+    s.parallel(t)
+    s.unroll(c)
+    s.vectorize(v)
+    s.reverse_compute_at(local, t)
+    *_, c2, v2 = s.get_loops(local)
+    s.unroll(c2)
+    s.vectorize(v2)
+    s.decompose_reduction(block, outer)
+    main = tvm.tirx.build(s.mod, target=target)["main"]
+    args = [tvm.runtime.tensor(np.full([int(d) for d in p.shape], 1e-3, "float32")) for p in s.mod["main"].params]
+    best_s = math.inf
+    for _ in range(repeats):
+        start = time.perf_counter()
+        main(*args)
+        best_s = min(best_s, time.perf_counter() - start)
+    return 2.0 * tasks * CHAINS * lanes * steps / best_s

@@ -1,0 +1,57 @@
+"""One PrimFunc: alone in a module, which of its parameters are outputs, and below what its integers must stay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+import tvm_ffi
+
+from tt_core.compiler.arrays import INTEGERS_BELOW
+
+__all__ = ["as_module", "outputs", "parameter_bound"]
+
+
+def as_module(func: tvm.tirx.PrimFunc) -> tvm.IRModule:
+    """The function alone in a module, named "main", in the form that schedules and builds expect."""
+    func = func.with_attr("global_symbol", "main").with_attr("tirx.noalias", True)
+    return tvm.IRModule({"main": func})
+
+
+def outputs(func: tvm.tirx.PrimFunc) -> int:
+    """How many of a PrimFunc's last parameters are its outputs.
+
+    0 if it stores to none or to others too, as one does that hands its buffers to a library: nothing to tune.
+    """
+    found = _written(func)
+    return len(found) if found == list(range(len(func.params) - len(found), len(func.params))) else 0
+
+
+def parameter_bound(func: tvm.tirx.PrimFunc) -> int:
+    """Below what all integers given to a PrimFunc must stay: the smallest extent that anything loaded indexes."""
+    found: list[int] = []
+
+    def visit(load: tvm.ir.TensorLoad) -> None:
+        for index, extent in zip(load.indices, load.source.shape, strict=True):
+            if _loads(index):
+                found.append(int(extent))
+
+    tvm_ffi.structural_walk(func.body, (tvm.ir.TensorLoad, visit))
+    return min(found, default=INTEGERS_BELOW)
+
+
+def _written(func: tvm.tirx.PrimFunc) -> list[int]:
+    """Positions of the parameters that a PrimFunc stores to, ascending."""
+    found: set[int] = set()
+
+    def visit(store: tvm.tirx.BufferStore) -> None:
+        found.update(i for i, p in enumerate(func.params) if p.same_as(store.buffer))
+
+    tvm_ffi.structural_walk(func.body, (tvm.tirx.BufferStore, visit))
+    return sorted(found)
+
+
+def _loads(index: Any) -> bool:
+    found: list[Any] = []
+    tvm_ffi.structural_walk(index, (tvm.ir.TensorLoad, found.append))
+    return bool(found)

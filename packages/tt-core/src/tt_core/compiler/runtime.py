@@ -1,0 +1,155 @@
+"""Running a deployed file: what TVM's runtime alone can do, with the sidecar's names."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from tt_core.compiler.arrays import INTEGERS_BELOW, random_array
+from tt_core.errors import ModelError, summary
+
+__all__ = ["Runner", "digest", "read_sidecar", "sidecar_path"]
+
+MOST_THREADS = 4096
+
+
+def sidecar_path(path: str | Path) -> Path:
+    """`model.so` -> `model.so.json`."""
+    return Path(f"{path}.json")
+
+
+class Runner:
+    """A deployed library, loaded.
+
+    Args:
+        path: The `.so` that `tt tune --out` wrote, its `.so.json` beside it. Raises `ModelError` if either is missing
+            or damaged, before the library is loaded: a damaged one may end the process.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        import tvm
+        from tvm import relax
+
+        self.path = path = Path(path)
+        self.sidecar = read_sidecar(path)
+        if digest(path) != self.sidecar["sha256"]:
+            raise ModelError(
+                f"{path} is not the library that {sidecar_path(path)} describes (sha256): write both again"
+            )
+        kind = json.loads(self.sidecar["target"])["kind"]
+        try:
+            self._device = tvm.cpu() if kind in ("llvm", "c") else tvm.device(kind, 0)
+            self._vm = relax.VirtualMachine(tvm.runtime.load_module(str(path.resolve())), self._device)
+        except Exception as e:
+            raise ModelError(f"TVM cannot load {path}: {summary(e)}") from e
+        self._tensor = lambda a: tvm.runtime.tensor(a, self._device)
+
+    def random_inputs(self, seed: int = 0) -> dict[str, np.ndarray]:
+        """Random inputs of the recorded shapes, dtypes and ranges."""
+        rng = np.random.default_rng(seed)
+        return {
+            i["name"]: random_array(i["shape"], i["dtype"], rng, i.get("below", INTEGERS_BELOW))
+            for i in self.sidecar["inputs"]
+        }
+
+    def __call__(self, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+        """The outputs. Raises `ModelError` if the library does not take these inputs."""
+        return _flat(self._called(self._arguments(inputs)))
+
+    def time(self, inputs: dict[str, np.ndarray], seconds: float = 3.0, least: int = 3) -> list[float]:
+        """Seconds of each execution, for about `seconds` and at least `least` times, after one to warm up."""
+        arguments = self._arguments(inputs)
+        main = self._vm["main"]
+        self._called(arguments)
+        self._device.sync()
+        found: list[float] = []
+        end = time.perf_counter() + seconds
+        while len(found) < least or time.perf_counter() < end:
+            start = time.perf_counter()
+            main(*arguments)
+            self._device.sync()
+            found.append(time.perf_counter() - start)
+        return found
+
+    def _called(self, arguments: list[Any]) -> Any:
+        try:
+            return self._vm["main"](*arguments)
+        except Exception as e:  # TVM raises several types
+            raise ModelError(f"{self.path} does not run on the inputs of its sidecar: {summary(e)}") from e
+
+    def _arguments(self, inputs: dict[str, np.ndarray]) -> list[Any]:
+        return [self._tensor(inputs[i["name"]]) for i in self.sidecar["inputs"]]
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file, hexadecimal. Raises `ModelError` if it cannot be read."""
+    found = hashlib.sha256()
+    try:
+        with path.open("rb") as f:
+            while block := f.read(1 << 20):
+                found.update(block)
+    except OSError as e:
+        raise ModelError(f"{path} cannot be read: {e.strerror or e}") from e
+    return found.hexdigest()
+
+
+def read_sidecar(path: Path) -> dict[str, Any]:
+    """The JSON beside a deployed library. Raises `ModelError` that names the file or the entry that is wrong."""
+    if not os.path.isfile(path):  # unlike pathlib's, it takes any text
+        raise ModelError(f"no file {path}: make one with tt tune MODEL --out FILE.so")
+    beside = sidecar_path(path)
+    try:
+        content = json.loads(beside.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ModelError(f"{beside} is missing: it lies beside the library that tt tune --out wrote") from None
+    except (OSError, ValueError, RecursionError) as e:
+        raise ModelError(f"{beside} is not a sidecar of tt: {summary(e)}") from e
+    wrong = _wrong(content)
+    if wrong is not None:
+        raise ModelError(f"{beside} is not a sidecar of tt: {wrong}")
+    return content
+
+
+def _wrong(content: Any) -> str | None:
+    """What `Runner` cannot use in a sidecar's content."""
+    if not isinstance(content, dict):
+        return f"it must be a JSON object, got {type(content).__name__}"
+    for key, kind in (("inputs", list), ("target", str), ("threads", int), ("sha256", str)):
+        if type(content.get(key)) is not kind:
+            return f"{key!r} is missing or of the wrong type"
+    if not 1 <= content["threads"] <= MOST_THREADS:
+        return f"'threads' must be 1 to {MOST_THREADS}, got {content['threads']}"
+    try:
+        target = json.loads(content["target"])
+    except (ValueError, RecursionError):
+        target = None
+    if not isinstance(target, dict) or not isinstance(target.get("kind"), str):
+        return "'target' is not a target's JSON"
+    for i, given in enumerate(content["inputs"]):
+        try:
+            name, shape, dtype = given["name"], given["shape"], np.dtype(_numpy(given["dtype"]))
+        except (KeyError, TypeError, IndexError):
+            return f"input {i} needs 'name', 'shape' and 'dtype'"
+        if type(name) is not str or type(shape) is not list or any(type(d) is not int or d < 0 for d in shape):
+            return f"input {i} needs a name and a shape of whole numbers"
+        if dtype.kind not in "fiub" or math.prod(shape) * dtype.itemsize > psutil.virtual_memory().total:
+            return f"input {i} is {given['dtype']} of shape {shape}, which this machine cannot hold"
+    return None
+
+
+def _numpy(dtype: Any) -> Any:
+    return "float32" if dtype == "bfloat16" else dtype
+
+
+def _flat(out: Any) -> list[np.ndarray]:
+    if hasattr(out, "numpy"):
+        return [out.numpy()]
+    return [a for part in out for a in _flat(part)]

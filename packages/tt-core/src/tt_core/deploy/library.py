@@ -1,0 +1,179 @@
+"""Deployment: tuned functions back into the model, one file out, verified."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+from tt_spec import Plugins, summary
+from tvm import relax
+
+from tt_core.compiler.arrays import compare, difference
+from tt_core.compiler.lower import Lowered, unpack
+from tt_core.compiler.runtime import digest, sidecar_path
+from tt_core.deploy.constants import prepare_constants
+from tt_core.errors import FileError, InstallationError, ModelError, VerificationError, one_line
+from tt_core.models.model import Model
+
+__all__ = ["MODEL_TOLERANCE", "WORST_TOLERANCE", "check_writable", "compile_library", "verify", "write"]
+
+MODEL_TOLERANCE = 1e-3
+"""Largest allowed difference of a whole float32 model's output, relative to the output's largest magnitude."""
+
+WORST_TOLERANCE = 2e-2
+"""What it may grow to where a peer's own two ways to compute an output differ."""
+
+
+def compile_library(lowered: Lowered, rows: Mapping[str, np.ndarray], plugins: Plugins | None = None) -> Any:
+    """The model with the program of each task's row in place of the untuned one; tasks without a row stay untuned.
+
+    Raises `ModelError` that names the operator which TVM cannot compile.
+    """
+    plugins = plugins or Plugins()
+    mod = tvm.IRModule(dict(lowered.mod.functions_items()), attrs=lowered.mod.attrs)
+    prepared: dict[str, Any] = {}
+    for task in lowered.tasks:
+        if task.key not in rows:
+            continue
+        single, target, space = unpack(task.payload)
+        programs, row = plugins.build("space", space).open(single, target), rows[task.key]
+        schedule = programs.apply(row)
+        how = programs.prepare(row) if hasattr(programs, "prepare") else None
+        func = tvm.ir.load_json(tvm.ir.save_json(schedule.mod["main"]))
+        for name in lowered.functions[task.key]:
+            var = mod.get_global_var(name)
+            tuned = func.without_attr("global_symbol").with_attr("tirx.is_scheduled", True)
+            if how is None:
+                mod.update_func(var, tuned)
+            else:
+                prepared[name] = tuned, how
+    mod = prepare_constants(mod, prepared)
+    t = relax.transform
+    passes = [
+        t.RewriteDataflowReshape(),
+        t.ToNonDataflow(),
+        t.RemovePurityChecking(),
+        t.CallTIRRewrite(),
+        *relax.pipeline.finalize_passes(lowered.target),
+    ]
+    with lowered.target, tvm.transform.PassContext(opt_level=3):
+        try:
+            return relax.build(mod, lowered.target, relax_pipeline=tvm.transform.Sequential(passes))
+        except Exception as e:  # TVM raises several types
+            operator = re.search(r"R\.([\w.]+)\(", str(e))
+            what = f"the operator {operator.group(1)}" if operator else "the model"
+            raise ModelError(f"TVM cannot compile {what}: {str(e).splitlines()[0]}") from e
+
+
+def check_writable(path: Path, apart: Sequence[str | Path] = ()) -> None:
+    """Raise before hours of work if the file and its sidecar cannot be linked and written, or would replace one of
+    the files `apart`."""
+    if os.path.isdir(path):
+        raise FileError(f"--out {path} is a folder: give a file name, e.g. {path / 'model.so'}")
+    if path.suffix != ".so":
+        raise FileError(f"--out {path} must end with .so, TVM loads a library by that: e.g. {path.stem or 'model'}.so")
+    for goal in (path, sidecar_path(path)):
+        if os.path.exists(goal) and not os.path.isfile(goal):
+            raise FileError(f"--out {path}: {goal} is no regular file, choose another name")
+        for other in apart:
+            if os.path.exists(goal) and os.path.exists(other) and goal.samefile(other):
+                raise FileError(f"--out {path} would replace {other}: choose another name")
+    part = _part(path)
+    try:
+        for trial in (part, part.with_suffix(".json")):
+            trial.touch()
+            trial.unlink()
+    except (OSError, ValueError) as e:
+        raise FileError(f"--out {path} cannot be written: {getattr(e, 'strerror', None) or e}") from e
+    if (why := link_problem()) is not None:
+        raise InstallationError(f"--out needs a C++ compiler to link with: {why}; install g++, or leave --out away")
+
+
+def link_problem() -> str | None:
+    """None if the compiler that TVM links with makes a library, else why not."""
+    from tvm.support import cc
+
+    compiler = cc.get_cc()
+    if compiler is None:
+        return "none of g++, clang++, c++ is on PATH"
+    with tempfile.TemporaryDirectory(prefix="tt-") as folder:
+        source = Path(folder, "empty.c")
+        source.write_text("int tt_empty;\n")
+        try:
+            cc.create_shared(str(source.with_suffix(".so")), [str(source)], cc=compiler)
+        except (OSError, RuntimeError) as e:
+            return f"{compiler} fails: {one_line(str(e))[:300]}"
+    return None
+
+
+def write(library: Any, path: Path, sidecar: dict[str, Any]) -> None:
+    """Export beside the goal and rename, so that a crash or a full disk leaves no half-written file."""
+    part = _part(path)
+    try:
+        library.export_library(str(part))
+        sidecar = {**sidecar, "sha256": digest(part)}
+        beside = part.with_suffix(".json")
+        beside.write_text(json.dumps(sidecar, indent=2) + "\n", encoding="utf-8")
+        os.replace(beside, sidecar_path(path))
+        os.replace(part, path)
+    except (OSError, RuntimeError) as e:
+        raise FileError(f"cannot write {path}: {summary(e)}") from e
+    finally:
+        part.unlink(missing_ok=True)
+        part.with_suffix(".json").unlink(missing_ok=True)
+
+
+def _part(path: Path) -> Path:
+    return path.with_name(f".{path.stem}.part.so")
+
+
+def verify(
+    model: Model,
+    inputs: dict[str, np.ndarray],
+    got: list[np.ndarray],
+    untuned: list[np.ndarray],
+    say: Callable[[str], None] = lambda text: None,
+) -> dict[str, str]:
+    """Compare a tuned model's outputs with the untuned program's, and with those of the model's peer.
+
+    The tolerance is `MODEL_TOLERANCE`. Some outputs are worse conditioned than that, e.g. the far tail of a sigmoid:
+    where the peer's two ways to compute differ by more than a third of it, three times their difference is allowed
+    against the peer, at most `WORST_TOLERANCE`.
+
+    A peer that cannot run the model is left out, and `say` is told. Returns what each was compared with. Raises
+    `VerificationError` naming output and peer.
+    """
+    peers = {"the untuned program": (untuned, [MODEL_TOLERANCE] * len(untuned))}
+    if model.peer is not None:
+        try:
+            results = model.peer.run(inputs)
+        except Exception as e:  # each peer has its own errors, and none is about the tuned program
+            results = []
+            say(f"{model.peer.name} cannot run the model: {summary(e)}")
+        if results:
+            peers[model.peer.name] = (results[0], _tolerances(results))
+    for peer, (want, tolerances) in peers.items():
+        if len(want) != len(got):
+            raise VerificationError(f"the tuned model has {len(got)} outputs, {peer} has {len(want)}")
+        for name, a, b, tolerance in zip(model.outputs, got, want, tolerances, strict=True):
+            wrong = compare(a, b, tolerance if b.dtype == np.float32 else None)
+            if wrong:
+                raise VerificationError(f"output {name!r} of {model.name} does not match {peer}: {wrong}")
+    return {
+        peer: f"equal within {max(tolerances):.1e} of the largest magnitude" for peer, (_, tolerances) in peers.items()
+    }
+
+
+def _tolerances(results: list[list[np.ndarray]]) -> list[float]:
+    """What each output deserves, from how far apart the peer's results are."""
+    return [
+        min(WORST_TOLERANCE, max(MODEL_TOLERANCE, 3 * difference(ways[0], ways[-1])))
+        for ways in zip(*results, strict=True)
+    ]

@@ -1,0 +1,202 @@
+"""From measured programs to a file: the finalists race, the winners are verified, compiled, timed and written."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from tt_spec import Measurement, Pipeline, Plugins, Task
+
+from tt_core.compiler.arrays import random_array
+from tt_core.compiler.quiet import quiet
+from tt_core.compiler.target import threads_of
+from tt_core.deploy import library as files
+from tt_core.errors import VerificationError
+
+if TYPE_CHECKING:
+    from tt_core.prepared import Prepared
+
+__all__ = ["Shipped", "Winners", "beats", "leaders", "race", "ship"]
+
+ROUNDS, ROUND_MS = 10, 10.0
+
+
+@dataclass(frozen=True)
+class Winners:
+    """The program of each task that ships, by task key.
+
+    Args:
+        rows: `(d,)` each; a task is missing and stays untuned that has no valid program, or is faster so.
+        seconds: Latencies of what ships, re-timed; inf for a task without a valid program.
+    """
+
+    rows: dict[str, np.ndarray]
+    seconds: dict[str, float]
+
+    def merged(self, other: Winners) -> Winners:
+        """These and the other tasks' programs."""
+        return Winners({**self.rows, **other.rows}, {**self.seconds, **other.seconds})
+
+    def untuned(self, tasks: Sequence[Task]) -> tuple[str, ...]:
+        """Names of the tasks whose untuned program won."""
+        return tuple(t.name for t in tasks if t.key not in self.rows and np.isfinite(self.seconds[t.key]))
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """What was written.
+
+    Args:
+        before_s: Median latency of the whole model untuned, seconds.
+        after_s: The same of the file.
+        verified: What the file's outputs were compared with.
+        untuned: Names of the chosen tasks that ship untuned because that is faster.
+    """
+
+    before_s: float
+    after_s: float
+    verified: dict[str, str]
+    untuned: tuple[str, ...]
+
+
+def leaders(pipelines: Sequence[Pipeline]) -> Winners:
+    """The best of each task as measured while tuning."""
+    found = {p.task.key: p.top(1) for p in pipelines}
+    return Winners({k: top[0][0] for k, top in found.items() if top}, {p.task.key: p.best_s for p in pipelines})
+
+
+def race(
+    pipelines: Sequence[Pipeline],
+    measurer: Any,
+    wrong: Callable[[Measurement], None],
+    keep: int = 4,
+    within: float = 1.1,
+) -> Winners:
+    """Time each task's best few again, interleaved with its untuned program, and verify the winner.
+
+    A finalist that computes something else loses its time in the pipeline.
+
+    Args:
+        measurer: Its workers have the backend's `race` and `check`.
+        wrong: Told of each such finalist.
+        keep: Finalists of a task, at most.
+        within: How many times the best's seconds a finalist may have taken.
+
+    Raises:
+        VerificationError: Every finalist of a task computes something else; names the task.
+    """
+    rows: dict[str, np.ndarray] = {}
+    seconds: dict[str, float] = {}
+    for p in pipelines:
+        top = p.top(keep)
+        seconds[p.task.key] = p.best_s
+        near = [row for row, s in top if s <= within * p.best_s]
+        why = None
+        while near:
+            *timed, untuned = measurer.call("race", p.task, np.stack(near), ROUNDS, ROUND_MS, True, exclusive=True)
+            medians = [float(np.median(t)) for t in timed]
+            winner = int(np.argmin(medians))
+            if beats(untuned, timed[winner]):
+                seconds[p.task.key] = float(np.median(untuned))
+                break
+            why = measurer.call("check", p.task, near[winner], exclusive=True)
+            if why is None:
+                rows[p.task.key], seconds[p.task.key] = near[winner], medians[winner]
+                break
+            found = _wrong(p.task, near.pop(winner), why)
+            p.restore([found])
+            wrong(found)
+        if why is not None and not near:
+            raise VerificationError(f"operator {p.task.name}: {why}; nothing was written")
+    return Winners(rows, seconds)
+
+
+def _wrong(task: Task, row: np.ndarray, why: str) -> Measurement:
+    config, knobs = tuple(map(int, row)), task.space.decode(row)
+    return Measurement(task.key, task.space.key, config, knobs, error="wrong-result", why=why, origin="finalist")
+
+
+def beats(seconds: Sequence[float], other: Sequence[float]) -> bool:
+    """Whether the first of two programs that raced is faster beyond noise: in nine of ten rounds, which two equal ones
+    do in 1 % of all races."""
+    return len(seconds) == len(other) and float(np.mean(np.less(seconds, other))) >= 0.9
+
+
+def ship(
+    ready: Prepared,
+    untuned: Any,
+    winners: Winners,
+    path: Path,
+    measurer: Any,
+    about: dict[str, Any],
+    plugins: Plugins,
+    say: Callable[[str], None],
+) -> Shipped:
+    """Compile the model with the winners, verify its outputs, race it with the untuned one, and write the faster.
+
+    Args:
+        untuned: The model's compiled library without any winner.
+        measurer: Its workers have the backend's `run_model` and `race_models`.
+        about: What the sidecar says of the run, e.g. recipe and versions.
+
+    Raises:
+        VerificationError: An output differs; nothing is written.
+    """
+    sidecar: dict[str, Any] = {
+        "inputs": [_input(i) for i in ready.model.inputs],
+        "outputs": list(ready.model.outputs),
+        "target": str(ready.target),
+        "threads": threads_of(ready.target),
+        **about,
+    }
+    rng = np.random.default_rng(0)
+    inputs = {i.name: random_array(i.shape, i.dtype, rng, i.below) for i in ready.model.inputs}
+    say("compiling the model")
+    with tempfile.TemporaryDirectory(prefix="tt-") as folder:
+        before, after = Path(folder, "untuned.so"), Path(folder, "tuned.so")
+        with quiet():
+            files.write(untuned, before, sidecar)
+            library = files.compile_library(ready.lowered, winners.rows, plugins)
+            files.write(library, after, sidecar)
+        say("timing the model before and after")
+        timed = measurer.call("race_models", None, [str(before), str(after)], inputs, exclusive=True)
+        before_s, after_s = (float(np.median(t)) for t in timed)
+        names = winners.untuned(ready.tasks)
+        if beats(*timed):
+            say("the whole model is faster untuned, so it ships untuned")
+            library, after, after_s, winners = untuned, before, before_s, Winners({}, {})
+            names = tuple(t.name for t in ready.tasks)
+        say("verifying the model")
+        got = measurer.call("run_model", None, str(after), inputs, exclusive=True)
+        want = measurer.call("run_model", None, str(before), inputs, exclusive=True)
+        verified = files.verify(ready.model, inputs, got, want, say)
+    sidecar["latency_before_s"], sidecar["latency_after_s"] = before_s, after_s
+    sidecar["verified"] = verified
+    sidecar["tasks"] = json.loads(
+        json.dumps(
+            [
+                {
+                    "name": t.name,
+                    "weight": t.weight,
+                    "latency_s": winners.seconds[t.key] if t.key in winners.rows else None,
+                    "knobs": t.space.decode(winners.rows[t.key]) if t.key in winners.rows else None,
+                }
+                for t in ready.lowered.tasks
+            ],
+            default=str,
+        )
+    )
+    with quiet():
+        files.write(library, path, sidecar)
+    return Shipped(before_s, after_s, verified, names)
+
+
+def _input(i: Any) -> dict[str, Any]:
+    """An input as the sidecar keeps it; integers with the range from which random ones are drawn."""
+    range_ = {"below": i.below} if np.dtype(i.dtype).kind in "iu" else {}
+    return {"name": i.name, "shape": list(i.shape), "dtype": i.dtype, **range_}

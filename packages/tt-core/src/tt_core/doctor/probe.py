@@ -1,0 +1,122 @@
+"""What only a process with TVM loaded can tell `tt doctor`: `python -m tt_core.doctor.probe`.
+
+One JSON object per line, `{"target": …}`, `{"compiler": …}`, `{"noise": …}`, `{"pieces": …}`, each written as soon as
+it is known; `{"…": {"error": text}}` where looking failed. A process of its own, so that a crash ends only this.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from tt_spec import PluginError, Plugins
+
+from tt_core.compiler.target import cores, prepare_threads
+from tt_core.errors import OptionError, summary
+
+__all__ = ["PROBE_S", "main"]
+
+PROBE_S = 2.0
+"""Length of the timing probe, seconds."""
+_ROUND_MS = 10.0
+"""Length of one timing in it: that of a repeat while tuning."""
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # libraries that print must not disturb the lines
+    prepare_threads()
+    parts: dict[str, Callable[[], dict[str, Any]]] = {
+        "target": _target,
+        "compiler": _compiler,
+        "noise": _noise,
+        "pieces": _pieces,  # last: what crashes in a stranger's module hides nothing else
+    }
+    for name, look in parts.items():
+        try:
+            found = look()
+        except Exception as e:  # whatever is wrong here is what the user wants to know
+            found = {"error": summary(e)}
+        print(json.dumps({name: found}), file=out, flush=True)
+
+
+def _target() -> dict[str, Any]:
+    import tvm
+
+    from tt_core.compiler.target import resolve, runnable
+
+    target = resolve("native")
+    return {
+        "target": str(target),
+        "llvm": int(tvm.target.codegen.llvm_version_major()),
+        "threads": int(tvm.get_global_func("runtime.NumThreads")()),
+        "refused": runnable(target),
+    }
+
+
+def _compiler() -> dict[str, Any]:
+    from tvm.support import cc
+
+    from tt_core.deploy.library import link_problem
+
+    return {"compiler": cc.get_cc(), "problem": link_problem()}
+
+
+def _pieces() -> dict[str, Any]:
+    """Pieces that cannot be imported, `missing` an extra or `failed`, and why the default `recipe` cannot be used."""
+    from tt_core.recipe import resolve
+
+    plugins = Plugins()
+    found: dict[str, Any] = {"missing": [], "failed": [], "recipe": None}
+    for role, pieces in plugins.pieces.items():
+        for name, piece in pieces.items():
+            try:
+                plugins.factory(role, name)
+            except PluginError as e:
+                found["missing"].append(str(e))
+            except Exception as e:  # a stranger's module may fail in any way
+                found["failed"].append(f"{role} {name!r} of {piece.distribution} {piece.version}: {summary(e)}")
+    try:
+        resolve("tt", (), plugins)
+    except OptionError as e:
+        found["recipe"] = str(e)
+    return found
+
+
+def _noise() -> dict[str, Any]:
+    """Seconds of one small kernel, timed again and again as candidates are: in a worker, under the timing lock."""
+    import numpy as np
+    import psutil
+
+    from tt_core.assembly import BACKEND
+    from tt_core.prepared import prepare
+    from tt_core.recipe import resolve
+
+    recipe = resolve("tt")
+    task = prepare("op:matmul:128,128,128", plugins=recipe.plugins).tasks[0]
+    measurer = recipe.build("measurer", backend=BACKEND, workers=1, threads=cores())
+    try:
+        rng = np.random.default_rng(0)
+        real = measurer.realise(task, task.space.sample(32, rng))
+        rows = real.codes[[i for i, why in enumerate(real.why) if why is None]][:4]
+        tried = measurer.call("race", task, rows, 2, 1.0, exclusive=True)
+        best = min(range(len(rows)), key=lambda i: min(tried[i]))
+        rounds = max(20, int(1e3 * PROBE_S / _ROUND_MS))
+        before = psutil.cpu_times()
+        seconds = measurer.call("race", task, rows[best : best + 1], rounds, _ROUND_MS, exclusive=True)[0]
+        after = psutil.cpu_times()
+    finally:
+        measurer.close()
+    spent = sum(after) - sum(before)
+    steal = getattr(after, "steal", 0.0) - getattr(before, "steal", 0.0)
+    return {"seconds": [float(s) for s in seconds], "steal": steal / spent if spent > 0 else 0.0}
+
+
+if __name__ == "__main__":
+    main()
+    sys.stdout.flush()

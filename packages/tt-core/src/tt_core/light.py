@@ -1,0 +1,69 @@
+"""A handful of trials for what hardly matters."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from tt_spec.clock import Clock
+from tt_spec.faults import whose
+from tt_spec.plugins import ORIGIN
+from tt_spec.roles import Scheduler
+from tt_spec.types import Slot, TaskState
+
+from tt_core.shares import heavy, shares
+
+__all__ = ["LightScheduler"]
+
+
+class LightScheduler:
+    """Any scheduler, with a cap on the trials of light tasks.
+
+    A task is light while the fewest tasks that hold `portion` of the model's latency do without it. Latencies are the
+    best measured so far, so that a task whose share grows, because the others became faster, gets slots again. To the
+    scheduler inside, a light task at its cap looks finished; when all others are finished too, the run is over.
+
+    Args:
+        scheduler: Decides among the others.
+        trials: The most trials of a light task, those from the store included. (default: 16)
+        portion: See `tt_core.shares.heavy`. (default: 0.95)
+        together: The most that all light tasks may take of a run's budget, each at least one trial. (default: 0.2)
+    """
+
+    def __init__(self, scheduler: Scheduler, trials: int = 16, portion: float = 0.95, together: float = 0.2) -> None:
+        self.scheduler, self.trials, self.portion, self.together = scheduler, trials, portion, together
+        self.rows_ = math.inf
+        setattr(self, ORIGIN, whose("scheduler", scheduler))  # what fails in it is the scheduler's
+
+    def budget(self, rows: float) -> None:
+        self.rows_ = rows
+        tell = getattr(self.scheduler, "budget", None)
+        if tell is not None:
+            tell(rows)
+
+    def next(self, states: Sequence[TaskState], clock: Clock) -> Slot | None:
+        room = self.room(states)
+        seen = [
+            dataclasses.replace(s, finished=s.finished or "light") if r < 1 else s
+            for s, r in zip(states, room, strict=True)
+        ]
+        slot = self.scheduler.next(seen, clock)
+        if not isinstance(slot, Slot) or not 0 <= slot.task < len(states) or math.isinf(room[slot.task]):
+            return slot
+        left = int(room[slot.task])
+        trials = left if slot.trials is None else min(slot.trials, left)
+        return dataclasses.replace(slot, trials=trials, info={**slot.info, "light": left})
+
+    def room(self, states: Sequence[TaskState]) -> list[float]:
+        """How many more trials each task may have: inf for the heavy ones."""
+        if not states:
+            return []
+        matters = heavy(shares([s.task for s in states], [s.best_s for s in states]), self.portion)
+        light = int((~matters).sum())
+        whole = self.rows_ + sum(s.trials for s in states)
+        allowance = max(1, self.trials if math.isinf(whole) else int(self.together * whole / max(light, 1)))
+        return [
+            math.inf if m else max(0, min(self.trials - s.restored - s.trials, allowance - s.trials))
+            for m, s in zip(matters, states, strict=True)
+        ]

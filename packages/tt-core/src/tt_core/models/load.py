@@ -1,0 +1,119 @@
+"""Models in: files, names of the zoo, single operators, objects of other libraries."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tt_spec import PluginError, Plugins, nearest
+
+from tt_core.errors import ModelError
+from tt_core.models.model import Model
+
+__all__ = ["load"]
+
+
+def load(source: Any, shapes: Mapping[str, Sequence[int]] | None = None, plugins: Plugins | None = None) -> Model:
+    """Import a model.
+
+    Args:
+        source: Path of an ONNX (.onnx), PyTorch (.pt2) or TVMScript (.py) file; a name of the zoo, "resnet18@8" for a
+            batch of 8; "op:conv2d:1,64,56,64,3,1,1" or "op:C2D:1"; an `onnx.ModelProto`, a
+            `torch.export.ExportedProgram`, a TIR `PrimFunc`, or a Relax `IRModule` with constants bound.
+        shapes: Fixed shapes by input name, for dynamic dimensions.
+
+    Raises:
+        ModelError: With what came and what to do.
+    """
+    fixed = {name: tuple(int(d) for d in shape) for name, shape in (shapes or {}).items()}
+    if isinstance(source, str) and source.startswith("op:"):
+        from tt_core.models import ops
+
+        if fixed:
+            raise ModelError(f"{source} has its shape in its name: leave --shape out")
+        return ops.build(source)
+    if isinstance(source, str | Path):
+        plugins = plugins or Plugins()
+        name, at, batch = str(source).partition("@")
+        if name in plugins.names("model"):
+            return _from_zoo(name, batch if at else None, fixed, plugins)
+        return _from_file(Path(source), fixed, plugins)
+    return _from_object(source, fixed)
+
+
+def _from_zoo(name: str, batch: str | None, shapes: dict[str, tuple[int, ...]], plugins: Plugins) -> Model:
+    if batch is not None and not (batch.isdecimal() and int(batch) > 0):
+        raise ModelError(f"{name}@{batch}: a batch is a positive whole number, e.g. {name}@8")
+    try:
+        built = plugins.build("model", name, **({} if batch is None else {"batch": int(batch)}))
+    except PluginError as e:
+        raise ModelError(str(e)) from e
+    try:
+        model = load(built, shapes, plugins)
+        return model if batch is None else replace(model, name=f"{name}@{batch}")
+    except ModelError as e:
+        if shapes and batch is None:
+            raise ModelError(f"{e}; another batch of {name} is {name}@8") from e
+        raise
+
+
+def _from_file(path: Path, shapes: dict[str, tuple[int, ...]], plugins: Plugins) -> Model:
+    if not os.path.exists(path):  # unlike pathlib's, it takes any text
+        known = [*plugins.names("model"), "op:conv2d:…"]
+        raise ModelError(f"no file and no known model is called {str(path)!r}{nearest(str(path), known)}")
+    if path.is_dir():
+        raise ModelError(f"{path} is a folder: give the model file in it")
+    if not path.is_file():
+        raise ModelError(f"{path} is no regular file: a model is read from one")
+    kind = path.suffix.lower()
+    if kind in (".onnx", ""):
+        from tt_core.models.sources import onnx_model
+
+        return onnx_model.read(path, shapes)
+    if kind == ".pt2":
+        from tt_core.models.sources import exported_program
+
+        return exported_program.read(path, shapes)
+    if kind == ".py":
+        from tt_core.models.sources import tvm_script
+
+        return tvm_script.read(path, shapes)
+    hint = ""
+    if kind in (".pt", ".pth"):
+        hint = "; from PyTorch: torch.export.save(torch.export.export(model, (example,)), 'model.pt2')"
+    raise ModelError(
+        f"{path.name}: files of kind {path.suffix!r} are not supported: give an ONNX file (.onnx), a PyTorch exported"
+        f" program (.pt2) or TVMScript (.py){hint}"
+    )
+
+
+def _from_object(source: Any, shapes: dict[str, tuple[int, ...]]) -> Model:
+    kinds = {f"{t.__module__.split('.')[0]}.{t.__name__}" for t in type(source).__mro__}
+    if "onnx.ModelProto" in kinds:
+        from tt_core.models.sources import onnx_model
+
+        return onnx_model.convert(source, source.graph.name or "model", shapes)
+    if "torch.ExportedProgram" in kinds:
+        from tt_core.models.sources import exported_program
+
+        return exported_program.convert(source, "model", shapes)
+    if "torch.Module" in kinds:
+        raise ModelError(
+            f"{type(source).__name__} is a PyTorch module without example inputs: give"
+            " torch.export.export(module, (example,))"
+        )
+    import tvm
+
+    from tt_core.models.sources import tvm_module
+
+    if isinstance(source, tvm.IRModule):
+        return tvm_module.convert(source, "module", shapes)
+    if isinstance(source, tvm.tirx.PrimFunc):
+        return tvm_module.operator(source, "operator")
+    raise ModelError(
+        f"cannot import a {type(source).__name__}: give a file (.onnx, .pt2, .py), a name, op:…, an ONNX model, a"
+        " PyTorch exported program, or a TVM module"
+    )

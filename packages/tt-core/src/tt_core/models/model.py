@@ -1,0 +1,67 @@
+"""An imported model: its inputs, its program, and who else can compute it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tt_core.compiler.arrays import INTEGERS_BELOW
+
+if TYPE_CHECKING:
+    import tvm
+
+__all__ = ["FLOAT16_NOTE", "Arrays", "Input", "Model", "Peer"]
+
+FLOAT16_NOTE = "{} holds float16: computed in float32, its inputs and outputs stay float16"
+
+Arrays = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Input:
+    """One input: name, shape and dtype as numpy writes it.
+
+    Args:
+        below: Random integers are drawn from 0 to `below` - 1: what they index has so many rows.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    below: int = INTEGERS_BELOW
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Another program that computes the model, against which the tuned file is verified.
+
+    Args:
+        name: As it stands in the report: "onnxruntime".
+        run: From inputs by name to the outputs, once per way in which the peer computes them (optimised, plain): their
+            difference is its own doubt. Empty where the peer is not installed.
+    """
+
+    name: str
+    run: Callable[[Arrays], list[list[np.ndarray]]]
+
+
+@dataclass(frozen=True)
+class Model:
+    """An imported model.
+
+    Args:
+        name: For file names and people.
+        mod: Relax module; constants inside, inputs as parameters of "main".
+        peer: What else can compute it.
+        notes: What the user should know of the import, a line each.
+    """
+
+    name: str
+    mod: tvm.IRModule
+    inputs: tuple[Input, ...]
+    outputs: tuple[str, ...]
+    peer: Peer | None = None
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,1 @@
+"""One module per kind of model file: `onnx_model`, `exported_program` (PyTorch), `tvm_script`."""

@@ -1,0 +1,65 @@
+"""A model made ready: imported, lowered for a target, its tasks chosen."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tt_spec import Plugins, Task
+
+from tt_core.compiler.quiet import quiet
+from tt_core.compiler.target import prepare_threads
+from tt_core.compiler.target import resolve as resolve_target
+from tt_core.requirements import require_tvm
+from tt_core.selection import select
+
+__all__ = ["Prepared", "prepare"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """A model, lowered for a target, with the tasks that were asked for."""
+
+    model: Any
+    target: Any
+    lowered: Any
+    tasks: list[Task]
+
+    @property
+    def left_out(self) -> list[Task]:
+        """The model's other tasks."""
+        chosen = {t.key for t in self.tasks}
+        return [t for t in self.lowered.tasks if t.key not in chosen]
+
+
+def prepare(
+    model: Any,
+    *,
+    target: Any = "native",
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    tasks: str | Sequence[str] = "*",
+    skip: str | Sequence[str] = (),
+    only_heavy: bool = False,
+    best: Callable[[Task], float] = lambda task: math.inf,
+    space: str = "both",
+    plugins: Plugins | None = None,
+) -> Prepared:
+    """Import and lower a model, and pick tasks as `tt_core.selection.select` does.
+
+    `best` gives the seconds of a task's best program so far, inf where there is none.
+    """
+    require_tvm()
+    prepare_threads()
+    from tt_core.compiler.lower import lower
+    from tt_core.models.load import load
+
+    plugins = plugins or Plugins()
+    with quiet():
+        resolved = resolve_target(target)
+        loaded = load(model, shapes, plugins)
+        lowered = lower(loaded.mod, resolved, plugins, space)
+    known = {t.key: best(t) for t in lowered.tasks} if only_heavy else None
+    chosen = select(lowered.tasks, tasks, skip, only_heavy, known)
+    return Prepared(loaded, resolved, lowered, chosen)

@@ -1,1 +1,0 @@
-"""Where models come from: one module per format, each imported only when such a model is given."""
