@@ -15,7 +15,7 @@ from tt_history import SqliteStore
 from tt_measure import Adaptive, Fixed
 from tt_sample import Diverse
 from tt_search import Anneal, ContextualAnneal
-from tt_spec import Pipeline, Proposal, RunInfo, VirtualClock, run
+from tt_spec import Loop, Pipeline, Proposal, RunInfo, VirtualClock
 from tt_spec.pieces.synthetic import SyntheticMeasurer, synthetic_task
 from tt_surrogate import XGB, ForestEI, GaussianProcess
 from tt_surrogate.improvement import expected_improvement
@@ -93,7 +93,7 @@ def test_the_trace_of_epsilon_is_logged_and_drawn(tmp_path):
     run_id = store.begin_run({"model": "toy"})
     log = EventLog(tmp_path / "tt.runs" / f"{run_id}.jsonl", clock)
     recipe = resolve("adatune")
-    out = run(
+    out = Loop(
         [pipeline(t, clock=clock) for t in tasks],
         SyntheticMeasurer(),
         store,
@@ -103,7 +103,7 @@ def test_the_trace_of_epsilon_is_logged_and_drawn(tmp_path):
         info=RunInfo(run_id, tuple(tasks), {"model": "toy"}),
         batch=recipe.batch,
         listeners=[log],
-    )
+    ).run()
     log.close()
     store.close()
     assert out.failure is None

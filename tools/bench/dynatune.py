@@ -64,9 +64,9 @@ def main() -> None:
 
 def _record(models: Sequence[str], out: Path) -> None:
     if not (out / "peak.json").exists():
-        from tt_core.compiler.target import prepare_threads, resolve
+        from tt_core.compiler.target import use_all_cores, resolve
 
-        prepare_threads()
+        use_all_cores()
         from tt_core.compiler.peak import peak_flops
 
         _keep(out / "peak.json", {"gflops": peak_flops(resolve("native")) / 1e9})

@@ -29,9 +29,9 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=2, help="of 64 candidates each")
     parser.add_argument("--stock", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    from tt_core.compiler.target import cores, prepare_threads
+    from tt_core.compiler.target import cores, use_all_cores
 
-    prepare_threads()
+    use_all_cores()
     os.environ["OMP_NUM_THREADS"] = str(cores())
     if options.stock:
         _stock(Path(options.stock[0]), Path(options.stock[1]))

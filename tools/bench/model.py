@@ -34,9 +34,9 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16, help="MetaSchedule's trials per iteration (as shipped: 64)")
     parser.add_argument("--peer", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    from tt_core.compiler.target import prepare_threads
+    from tt_core.compiler.target import use_all_cores
 
-    prepare_threads()
+    use_all_cores()
     if options.peer:
         what, folder, trials = options.peer
         (_peer_tune if what == "tune" else _peer_compile)(options, Path(folder), int(trials))

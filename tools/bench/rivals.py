@@ -33,9 +33,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--keep", type=Path, default=None, help="folder for histories and libraries")
     options = parser.parse_args()
-    from tt_core.compiler.target import prepare_threads
+    from tt_core.compiler.target import use_all_cores
 
-    prepare_threads()
+    use_all_cores()
     libraries = dict(text.split("=", 1) for text in options.library)
     folder = options.keep or Path(tempfile.mkdtemp(prefix="tt-rivals-"))
     folder.mkdir(parents=True, exist_ok=True)

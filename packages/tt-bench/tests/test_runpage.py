@@ -12,7 +12,7 @@ from tt_bench.errors import BenchError
 from tt_bench.slots import Given, section_slots
 from tt_core.events.log import EventLog
 from tt_history import SqliteStore
-from tt_spec import Pipeline, Plugins, RunInfo, VirtualClock, run
+from tt_spec import Loop, Pipeline, Plugins, RunInfo, VirtualClock
 from tt_spec.pieces.synthetic import SyntheticMeasurer, synthetic_task
 
 
@@ -55,7 +55,7 @@ def history(tmp_path_factory):
     ]
     scheduler = plugins.build("scheduler", "round-robin", trials=8)
     stoppers = [plugins.build("stopper", "trials", trials=48)]
-    out = run(
+    out = Loop(
         pipelines,
         Slow(clock),
         store,
@@ -66,7 +66,7 @@ def history(tmp_path_factory):
         batch=8,
         listeners=[log],
         stamp={"device": about["device"]},
-    )
+    ).run()
     assert out.failure is None
     log.close()
     store.close()

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 from tt_bench.recording import Pace, Recorded
 from tt_core.host import Host
-from tt_spec import Bar, Knob, Measurement, Realised, Space, Statements, Task
+from tt_spec import Bar, Knob, Measurement, Realised, Space, Statements, Task, Trial
 
 
 def space(tiles: int = 6, version: str = "1") -> Space:
@@ -69,10 +69,11 @@ class SyntheticPool:
     def __init__(self, runs: int, calls: list[tuple[int, ...]]) -> None:
         self.runs, self.calls = runs, calls
 
-    def measure(self, task: Task, codes: np.ndarray, bar: Bar) -> Iterator[Measurement]:
+    def measure(self, task: Task, codes: np.ndarray, bar: Bar) -> Iterator[Trial]:
         for row in codes:
             self.calls.append(tuple(int(c) for c in row))
-            yield measured(task, row, 0.01, self.runs)
+            m = measured(task, row, 0.01, self.runs)
+            yield Trial(m.config, m.seconds, m.runs, m.error, m.why, m.cost)
 
     def realise(self, task: Task, codes: np.ndarray) -> Realised:
         return Realised(np.array(codes), tuple("too wide" if r[0] == 1 and r[3] == 2 else None for r in codes))

@@ -18,7 +18,7 @@ from tt_core.errors import FileError
 from tt_core.events import log as eventlog
 from tt_core.events import retell
 from tt_core.events.log import EventLog, JsonLines, strict
-from tt_spec import Pipeline, Proposal, RunInfo, VirtualClock, run
+from tt_spec import Loop, Pipeline, Proposal, RunInfo, VirtualClock
 from tt_spec.pieces.memory_store import MemoryStore
 from tt_spec.pieces.null_surrogate import NullSurrogate
 from tt_spec.pieces.random_searcher import RandomSearcher
@@ -108,7 +108,7 @@ def tune(listeners, clock=None, trials=40, store=None):
     pipelines = [Pipeline(t, NullSurrogate(), Talkative(), TopSampler(), clock=clock) for t in tasks]
     for p in pipelines:
         p.restore(store.query(task_key=p.task.key))
-    return run(
+    return Loop(
         pipelines,
         Timed(clock),
         store,
@@ -117,7 +117,7 @@ def tune(listeners, clock=None, trials=40, store=None):
         clock,
         info=RunInfo("r1", tasks, {"options": {"minutes": 2.0, "trials": trials}, "device": "here", "versions": {}}),
         listeners=listeners,
-    )
+    ).run()
 
 
 @pytest.fixture

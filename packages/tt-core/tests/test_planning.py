@@ -9,8 +9,9 @@ import math
 import pytest
 from tt_core.light import LightScheduler
 from tt_core.planning import PAUSE_S, paces, plan, simulate
+from tt_core.request import Asked, Request
 from tt_core.tuning import tune
-from tt_spec import Measurement, Pipeline, RunInfo, Slot, TaskState, VirtualClock, run
+from tt_spec import Loop, Measurement, Pipeline, RunInfo, Slot, TaskState, VirtualClock
 from tt_spec.pieces.memory_store import MemoryStore
 from tt_spec.pieces.null_surrogate import NullSurrogate
 from tt_spec.pieces.random_searcher import RandomSearcher
@@ -79,7 +80,7 @@ def test_the_plan_is_what_the_loop_then_does():
             return super().seconds(task, codes) * max(task.flops, 1e4) / 1e9
 
     clock = VirtualClock()
-    out = run(
+    out = Loop(
         [Pipeline(t, NullSurrogate(), RandomSearcher(), TopSampler(), clock=clock) for t in tasks],
         Machine(noise=0),
         MemoryStore(),
@@ -88,14 +89,15 @@ def test_the_plan_is_what_the_loop_then_does():
         clock,
         info=RunInfo("r", tasks),
         batch=16,
-    )
+    ).run()
     assert out.failure is None and out.trials == 120
     assert [s.trials for s in out.states] == planned
 
 
 def test_a_plan_is_asked_for_as_a_run_is():
     planned, tuned = (inspect.signature(f).parameters for f in (plan, tune))
-    assert [tuned[name] for name in planned] == list(planned.values()), "the same options with the same defaults"
+    assert planned["asked"].annotation == tuned["asked"].annotation == "Unpack[Asked]"
+    assert set(Asked.__annotations__) == {f.name for f in dataclasses.fields(Request)} - {"model"}
 
 
 def test_a_trial_takes_as_long_as_from_one_result_to_the_next():

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
+from tt_core.cli.progress import Shown
 from tt_core.cli.reader import Reader
+from tt_spec import Listener
 
 
-class Prints:
+class Prints(Shown):
     def __init__(self, error: type[Exception] | None = None) -> None:
         self.error, self.heard = error, []
 
@@ -20,7 +24,22 @@ def test_it_passes_on_what_it_hears():
     reader = Reader(Prints())
     reader.tt_run_started(run="r")
     assert reader.listener.heard == ["r"] and not reader.gone
-    assert not hasattr(reader, "tt_run_stopped")
+
+
+def test_it_forwards_everything_that_a_listener_hears():
+    heard = []
+
+    class Hears(Shown):
+        def __getattribute__(self, name):
+            heard.append(name)
+            return super().__getattribute__(name)
+
+    reader = Reader(Hears())
+    methods = [name for name in vars(Listener) if not name.startswith("_")]
+    for name in [*methods, "emit"]:
+        arguments = len(inspect.signature(getattr(reader, name)).parameters) - (name == "emit")
+        getattr(reader, name)(*["x"] * arguments)
+    assert heard == [*methods, "emit"]
 
 
 def test_a_closed_pipe_is_remembered_and_other_failures_go_on():

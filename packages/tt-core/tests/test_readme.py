@@ -23,8 +23,9 @@ def test_example_runs(tmp_path):
 
 def test_the_call_that_is_not_run_has_arguments_that_exist():
     from tt_core import tune
+    from tt_core.request import Asked
 
     found = re.search(r"```text\n(.*?)```", TEXT, re.DOTALL)
     assert found and "tune(" in found[1]
     call = found[1].split("tune(", 1)[1].split(")\n", 1)[0]
-    assert set(re.findall(r"(\w+)=", call)) <= set(inspect.signature(tune).parameters)
+    assert set(re.findall(r"(\w+)=", call)) <= {*inspect.signature(tune).parameters, *Asked.__annotations__}

@@ -144,7 +144,7 @@ def test_closing_abandons_quickly_and_leaves_no_stale_result(pool, tmp_path):
     jobs = [pool._team.submit(p, "call", None, "alive", (), False, 10.0) for p in pool._team.idle()]
     while pool._team.busy():
         pool._team.pump()
-    assert [job.outcome.value for job in jobs] == [0, 0]
+    assert [job.ending.value for job in jobs] == [0, 0]
     assert not overlaps(tmp_path / "log")
 
 
@@ -201,7 +201,7 @@ def test_evaluators_draw_the_same_for_a_row_whatever_came_before(tmp_path):
 
 
 def test_realise_and_features_single_out_offending_rows(tmp_path):
-    with make(tmp_path, replay_timeout_s=1.0) as pool:
+    with make(tmp_path, realise_timeout_s=1.0) as pool:
         kinds = {5: "run-segv", 17: "build-raise", 30: "build-hang", 41: "wrong"}
         codes = np.array([wild.row(kinds.get(i, "ok"), i % 7, i) for i in range(60)])
         real = pool.realise(wild.task(), codes)

@@ -125,6 +125,9 @@ class Backend:
     def alive(self) -> int:
         return sum(isinstance(o, Candidate) for o in gc.get_objects())
 
+    def threads(self) -> int:
+        return int(os.environ["TVM_NUM_THREADS"])
+
     def lambda_(self) -> object:
         return lambda: 0
 

@@ -8,7 +8,7 @@ import math
 import pytest
 from tt_core.light import LightScheduler
 from tt_schedule import Gradient, Minutes, RoundRobin
-from tt_spec import Pipeline, RunInfo, VirtualClock, run
+from tt_spec import Loop, Pipeline, RunInfo, VirtualClock
 from tt_spec.pieces.memory_store import MemoryStore
 from tt_spec.pieces.null_surrogate import NullSurrogate
 from tt_spec.pieces.random_searcher import RandomSearcher
@@ -50,7 +50,7 @@ def tune(scheduler, stopper, batch=64):
         for i, (op, flops, weight) in enumerate([*HEAVY, *LIGHT, *COPIES])
     )
     pipelines = [Pipeline(t, NullSurrogate(), RandomSearcher(), TopSampler(), clock=clock) for t in tasks]
-    outcome = run(
+    outcome = Loop(
         pipelines,
         Machine(clock),
         MemoryStore(),
@@ -59,7 +59,7 @@ def tune(scheduler, stopper, batch=64):
         clock,
         info=RunInfo("r", tasks),
         batch=batch,
-    )
+    ).run()
     assert outcome.failure is None
     return outcome
 

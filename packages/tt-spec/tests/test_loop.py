@@ -7,7 +7,9 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from tt_spec import Listener as Base
 from tt_spec import (
+    Loop,
     Measurement,
     PieceFailure,
     Pipeline,
@@ -21,7 +23,6 @@ from tt_spec import (
     VirtualClock,
     draw,
     rows_left,
-    run,
 )
 from tt_spec.pieces.memory_store import MemoryStore
 from tt_spec.pieces.null_surrogate import NullSurrogate
@@ -33,7 +34,7 @@ from tt_spec.pieces.trials_stopper import TrialsStopper
 from tt_spec.testing import mixed_task, tiny_task, wide_task
 
 
-class Listener:
+class Listener(Base):
     def __init__(self):
         self.events, self.batches, self.reason = [], [], None
 
@@ -107,7 +108,7 @@ def tune(
     pipes = [Pipeline(t, surrogate(), searcher(), sampler(), programs=programs, clock=clock) for t in tasks]
     store = store or MemoryStore()
     listener = Listener()
-    out = run(
+    out = Loop(
         pipes,
         measurer or SyntheticMeasurer(noise=0),
         store,
@@ -117,7 +118,7 @@ def tune(
         info=RunInfo("r1", tuple(tasks)),
         listeners=[*(listeners or []), listener],
         **{"batch": 16, **options},
-    )
+    ).run()
     return out, store, listener, pipes
 
 
@@ -271,7 +272,7 @@ FAILURES = {
     "measurer": ({"measurer": BadMeasurer()}, "measurer", RuntimeError, 5),
     "measurer yields a stranger": ({"measurer": Stranger()}, "measurer", ValueError, 5),
     "measurer yields nothing": ({"measurer": Silent()}, "measurer", None, 0),
-    "measurer yields a number": ({"measurer": Speaks(measure=[1.0], realise=0)}, "measurer", AttributeError, 0),
+    "measurer yields a number": ({"measurer": Speaks(measure=[1.0], realise=0)}, "measurer", ValueError, 0),
     "measurer is no iterator": ({"measurer": Speaks(measure=1.0)}, "measurer", TypeError, 0),
     "realise": ({"programs": Speaks(realise=OSError("no"))}, "measurer", OSError, 0),
     "realise drops rows": ({"programs": realises(codes=lambda c: c[1:])}, "measurer", ValueError, 0),
@@ -457,7 +458,7 @@ def test_incumbents_are_every_result_that_beat_all_before():
     again.restore(list(store.query())[:4])
     known, info = again.incumbents(), RunInfo("r2", (wide_task(),))
     measurer, stop = SyntheticMeasurer(noise=0), [TrialsStopper(100)]
-    out = run([again], measurer, MemoryStore(), SequentialScheduler(), stop, VirtualClock(), info=info)
+    out = Loop([again], measurer, MemoryStore(), SequentialScheduler(), stop, VirtualClock(), info=info).run()
     found = out.states[0].incumbents
     assert found == again.incumbents() and found[: len(known)] == known == [e for e in expected if e[0] <= 4]
     assert len(found) > len(known) > 0 and found[len(known)][0] > 4
@@ -546,7 +547,7 @@ def test_what_a_store_knows_is_not_measured_again():
     _, store, _, _ = tune(stoppers=[TrialsStopper(30)])
     p = Pipeline(wide_task(), NullSurrogate(), RandomSearcher(), TopSampler(), clock=VirtualClock())
     p.restore(store.query())
-    out = run(
+    out = Loop(
         [p],
         SyntheticMeasurer(noise=0),
         store,
@@ -554,7 +555,7 @@ def test_what_a_store_knows_is_not_measured_again():
         [TrialsStopper(30)],
         VirtualClock(),
         info=RunInfo("r2", (p.task,)),
-    )
+    ).run()
     found = list(store.query())
     assert len({m.config for m in found}) == len(found) == 60
     assert (out.trials, out.states[0].restored, out.states[0].trials) == (30, 30, 30)

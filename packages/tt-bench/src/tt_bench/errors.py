@@ -1,13 +1,11 @@
-"""Mistakes that users can mend."""
+"""Mistakes that users can fix."""
 
 from __future__ import annotations
 
-from tt_spec import PluginError
+from tt_spec import UserError
 
 __all__ = ["BenchError"]
 
 
-class BenchError(PluginError):
-    """One line that says what came and what to do; `tt` prints it and exits with `exit_code`."""
-
-    exit_code = 6
+class BenchError(UserError, exit_code=6):
+    """A recording or a comparison that cannot be read, written or used."""

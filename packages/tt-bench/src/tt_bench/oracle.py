@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
 
 import numpy as np
-from tt_spec import Clock, Context, Entry, Proposal, Slot, Task, TaskState, hookimpl
+from tt_spec import Clock, Context, Entry, Proposal, Slot, Task, TaskState, hookimpl, tokens
 from tt_spec.rng import draw
 
 from tt_bench.recording import Recorded
 
-__all__ = ["OraclePieces", "OracleScheduler", "OracleSearcher"]
+__all__ = ["OraclePieces", "OracleScheduler", "OracleSearcher", "Ranks"]
+
+
+@runtime_checkable
+class Ranks(Protocol):
+    """A searcher that knows every result of a task."""
+
+    def ranked(self, task: Task) -> np.ndarray:
+        """Valid rows, fastest first, `(n, d)`."""
+        ...
 
 
 class OracleSearcher:
@@ -27,7 +37,7 @@ class OracleSearcher:
     def propose(self, ctx: Context, n: int) -> Proposal:
         rows = self.ranked(ctx.task)
         fresh = rows[ctx.fresh(rows)][:n]
-        seen = ctx.seen | {row.tobytes() for row in fresh}
+        seen = ctx.seen.union(tokens(fresh))
         codes = np.concatenate([fresh, draw(ctx.space, seen, n - len(fresh), ctx.rng)])
         return Proposal(codes, -np.arange(len(codes), dtype=float))
 

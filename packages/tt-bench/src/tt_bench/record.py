@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tt_spec import Bar, Measurement, Plugins, StoreError, Task, draw, rng_for
+from tt_spec import Bar, Measurement, Plugins, StoreError, Task, Trial, draw, rng_for, token
 
 from tt_bench.errors import BenchError
 from tt_bench.files import FORMAT, StatementTable, read_history, write_t4
@@ -204,7 +204,7 @@ class Recorder:
                 break
             real = pool.realise(task, asked)
             for row in real.codes:
-                found[np.ascontiguousarray(row).tobytes()] = row
+                found[token(row)] = row
         return np.stack(list(found.values())[:n])
 
     def _spread(self, plan: Plan, n: int) -> np.ndarray:
@@ -256,13 +256,13 @@ class Recorder:
             realise_s.append((time.monotonic() - realised) / len(codes))
             good = np.array([w is None for w in real.why])
             refused = [
-                Measurement(task.key, task.space.key, tuple(r), error="invalid", why=why or "")
+                Trial(tuple(r), error="invalid", why=why or "")
                 for r, why in zip(codes[~good].tolist(), [w for w in real.why if w is not None], strict=True)
             ]
             self.store.append([self._stamped(m, task, origin) for m in refused])
             with closing(pool.measure(task, codes[good], Bar(flops=task.flops))) as stream:
-                for m in stream:
-                    self.store.append([self._stamped(m, task, origin)])
+                for trial in stream:
+                    self.store.append([self._stamped(trial, task, origin)])
                     if self.halt():
                         return
             done += len(codes)
@@ -274,11 +274,10 @@ class Recorder:
         if origin == "record" and realise_s:
             self._pace(task, workers=self.host.cores(), realise_s=float(np.median(realise_s)))
 
-    def _stamped(self, m: Measurement, task: Task, origin: str) -> Measurement:
-        return dataclasses.replace(
-            m,
-            knobs=task.space.decode(m.config),
-            cost={k: round(v, 6) for k, v in m.cost.items()},
+    def _stamped(self, trial: Trial, task: Task, origin: str) -> Measurement:
+        return Measurement.of(
+            dataclasses.replace(trial, cost={k: round(v, 6) for k, v in trial.cost.items()}),
+            task,
             origin=origin,
             device=self.device,
             versions=self.versions,

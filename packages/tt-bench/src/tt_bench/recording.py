@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from tt_spec import Measurement, Space, Statements, Task
+from tt_spec import Measurement, Space, Statements, Task, tokens
 
 from tt_bench.subspace import Keep, narrow, restrict, widen
 
@@ -118,7 +118,7 @@ class Recorded:
     @cached_property
     def index(self) -> dict[bytes, int]:
         """Where a row is, by its bytes."""
-        return {row.tobytes(): i for i, row in enumerate(np.ascontiguousarray(self.rows, dtype=np.int64))}
+        return {name: i for i, name in enumerate(tokens(self.rows))}
 
     @property
     def best_s(self) -> float:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any, Literal
 
 import numpy as np
-from tt_spec import Bar, Measurement, Realised, Statements, Task, VirtualClock
+from tt_spec import Bar, Measurement, Realised, Statements, Task, Trial, VirtualClock, token, tokens
 
 from tt_bench.errors import BenchError
 from tt_bench.recording import Recorded
@@ -54,7 +54,7 @@ class Replay:
         self.spent = {"build": 0.0, "run": 0.0, "programs": 0.0}
         self._features: dict[tuple[str, str], np.ndarray] = {}
 
-    def measure(self, task: Task, codes: np.ndarray, bar: Bar) -> Iterator[Measurement]:
+    def measure(self, task: Task, codes: np.ndarray, bar: Bar) -> Generator[Trial]:
         """Results as they were recorded, with fresh runs; rows that were never recorded fail."""
         part = self._part(task)
         rows = np.ascontiguousarray(codes, dtype=np.int64)
@@ -78,7 +78,7 @@ class Replay:
         self.asked += len(codes)
         why: list[str | None] = [None] * len(codes)
         for i, row in enumerate(codes):
-            at = part.index.get(row.tobytes())
+            at = part.index.get(token(row))
             if at is None:
                 self.lacking += 1
                 if self.unrecorded == "nearest" and len(part.rows):
@@ -93,7 +93,7 @@ class Replay:
     def features(self, task: Task, codes: np.ndarray) -> tuple[Statements, np.ndarray]:
         part = self._part(task)
         self._pass(part.pace.features_s * len(codes), "programs")
-        at = [part.index.get(row.tobytes(), -1) for row in np.ascontiguousarray(codes, dtype=np.int64)]
+        at = [part.index.get(name, -1) for name in tokens(codes)]
         known = np.array([i >= 0 for i in at], dtype=bool)
         found, have = part.statements_of([i for i in at if i >= 0])
         ok = known.copy()
@@ -113,48 +113,38 @@ class Replay:
 
     def _build(
         self, part: Recorded, rows: np.ndarray
-    ) -> tuple[list[tuple[float, np.ndarray, Measurement]], list[tuple[float, Measurement]]]:
+    ) -> tuple[list[tuple[float, np.ndarray, Measurement]], list[tuple[float, Trial]]]:
         """When each row is built, by the worker that is free first: the good ones, and those that fail at it."""
         free = [self.clock.now()] * part.pace.workers
         built, failed = [], []
         for row in rows:
-            at = part.index.get(row.tobytes())
+            at = part.index.get(token(row))
             m = part.measured[at] if at is not None else None
             cost = {} if m is None else m.cost
             worker = free.index(min(free))
             free[worker] += cost.get("apply", 0.0) + cost.get("build", 0.0)
             if m is None or m.error in ("build", "build-timeout", "invalid"):
-                failed.append((free[worker], self._failed(part, row, m)))
+                failed.append((free[worker], _failed(row, m)))
             else:
                 built.append((free[worker], row, m))
         return built, sorted(failed, key=lambda f: f[0])
 
-    def _time(self, part: Recorded, row: np.ndarray, m: Measurement, bar: Bar) -> Measurement:
+    def _time(self, part: Recorded, row: np.ndarray, m: Measurement, bar: Bar) -> Trial:
         self._pass(part.pace.engine_s, "run")
         if m.error is not None:
             self._pass(m.cost.get("run", 0.0), "run")
-            return self._failed(part, row, m)
+            return _failed(row, m)
         rng = np.random.default_rng([self.seed, zlib.crc32(part.task.key.encode()), *map(int, row)])
         block = Block(np.asarray(m.seconds), int(rng.integers(len(m.seconds))))
         timing = self.evaluator.evaluate(block.run, bar, rng)
         self._pass(block.spent, "run")
-        return self._measurement(
-            part,
-            row,
+        return Trial(
+            _config(row),
             seconds=tuple(timing.seconds),
             runs=timing.runs,
             why=timing.why,
             cost={**_built(m), "run": block.spent},
         )
-
-    def _failed(self, part: Recorded, row: np.ndarray, m: Measurement | None) -> Measurement:
-        if m is None:
-            return self._measurement(part, row, error="build", why="not recorded")
-        return self._measurement(part, row, error=m.error, why=m.why or "failed when it was recorded", cost=m.cost)
-
-    @staticmethod
-    def _measurement(part: Recorded, row: np.ndarray, **what: Any) -> Measurement:
-        return Measurement(part.task.key, part.task.space.key, tuple(int(c) for c in row), **what)
 
     def _nearest(self, part: Recorded, row: np.ndarray) -> int:
         key = (part.task.key, part.task.space.key)
@@ -185,6 +175,16 @@ class Block:
         self.start = end
         self.spent += float(total)
         return float(total) / n
+
+
+def _failed(row: np.ndarray, m: Measurement | None) -> Trial:
+    if m is None:
+        return Trial(_config(row), error="build", why="not recorded")
+    return Trial(_config(row), error=m.error, why=m.why or "failed when it was recorded", cost=m.cost)
+
+
+def _config(row: np.ndarray) -> tuple[int, ...]:
+    return tuple(int(c) for c in row)
 
 
 def _built(m: Measurement) -> dict[str, float]:

@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from tt_spec import Bar, Measurement, Plugins, Realised, RunInfo, Statements, Task, VirtualClock, WallClock, run
+from tt_spec import (
+    Bar,
+    Measurement,
+    Plugins,
+    Realised,
+    RunInfo,
+    Statements,
+    Task,
+    Trial,
+    VirtualClock,
+    WallClock,
+    token,
+)
+from tt_spec.roles import Host, Measurer
 
 from tt_bench.errors import BenchError
-from tt_bench.oracle import OraclePieces
+from tt_bench.oracle import OraclePieces, Ranks
 from tt_bench.recording import Recorded
 from tt_bench.replay import Replay, Unrecorded
-from tt_bench.thinking import Thinking, ThinkingPipeline, Thoughts, Watched
+from tt_bench.thinking import Thinking, ThinkingPipeline, Thoughts, WatchedPrograms, WatchedRecipe
 
 __all__ = ["Live", "Run", "tune"]
 
@@ -24,7 +39,7 @@ WARM_ROWS = 16
 
 @dataclass(frozen=True)
 class Run:
-    """What happened, trial by trial.
+    """A run, trial by trial.
 
     Args:
         t: Seconds since the run began, by its clock.
@@ -51,7 +66,7 @@ class Run:
 
 
 def tune(
-    host: Any,
+    host: Host,
     parts: Sequence[Recorded],
     recipe: str,
     sets: Sequence[str],
@@ -71,29 +86,30 @@ def tune(
     plugins = Plugins(extra=[("tt-bench-replay", OraclePieces(parts))])
     chosen = host.recipe(recipe, sets, plugins)
     clock = WallClock() if live else VirtualClock()
+    measurer: Live | Replay
     if live:
-        measurer: Any = Live(host.measurer(evaluator=chosen.build("evaluator")), parts)
+        measurer = Live(host.measurer(evaluator=chosen.build("evaluator")), parts)
         measurer.start()
     else:
         measurer = Replay(parts, chosen.build("evaluator"), VirtualClock(), seed, unrecorded)
         clock = measurer.clock
-    thinking = Thinking(thoughts, None if live else clock)  # type: ignore[arg-type]
+    thinking = Thinking(thoughts, clock if isinstance(clock, VirtualClock) else None)
+    tasks = tuple(p.task for p in parts)
+    store = plugins.build("store", "memory")
     try:
-        pipelines = _pipelines(chosen, parts, measurer, thinking, seed, clock)
-        store = plugins.build("store", "memory")
-        own = chosen.build("stopper")
-        stoppers = [s for s in [own, plugins.build("stopper", "trials", trials=trials)] if s is not None]
-        began = clock.now()
-        outcome = run(
-            pipelines,
-            measurer,
-            store,
-            chosen.build("scheduler"),
-            stoppers,
-            clock,
-            info=RunInfo("bench", tuple(p.task for p in parts)),
-            batch=chosen.batch,
+        made = host.assemble(
+            WatchedRecipe(chosen, thinking.model),
+            tasks,
+            WatchedPrograms(measurer, thinking.programs),
+            seed=seed,
+            clock=clock,
+            trials=trials,
+            target=tasks[0].target if live else None,
+            warm=_known_ranks(chosen),
+            pipeline=functools.partial(ThinkingPipeline, thinking=thinking),
         )
+        began = clock.now()
+        outcome = made.loop(measurer, store, clock, info=RunInfo("bench", tasks)).run()
     finally:
         measurer.close()
     if outcome.failure is not None:
@@ -102,35 +118,14 @@ def tune(
     return _told(measured, parts, began, measurer, thinking, outcome.reason)
 
 
-def _pipelines(
-    recipe: Any, parts: Sequence[Recorded], measurer: Any, thinking: Thinking, seed: int, clock: Any
-) -> list[ThinkingPipeline]:
-    def model(role: str) -> Any:
-        piece = recipe.build(role)
-        return None if piece is None else Watched(piece, ("fit", "predict", "score"), thinking.model)
+def _known_ranks(recipe: Any) -> Callable[[Task], np.ndarray | None]:
+    """First rows of a task by a searcher that knows every result; None of any other."""
+    searcher = recipe.build("searcher")
 
-    programs: Any = Watched(measurer, ("realise", "features"), thinking.programs)
-    shared = model("surrogate")
-    peers: list[Any] = []
-    for part in parts:
-        searcher = recipe.build("searcher")
-        ranked = getattr(searcher, "ranked", None)
-        pipeline = ThinkingPipeline(
-            part.task,
-            shared if shared.shared else model("surrogate"),
-            searcher,
-            recipe.build("sampler"),
-            programs=programs,
-            draft=model("draft"),
-            verify=recipe.verify,
-            seed=seed,
-            clock=clock,
-            peers=peers,
-            warm=None if ranked is None else ranked(part.task)[: recipe.batch],
-        )
-        pipeline.thinking = thinking
-        peers.append(pipeline)
-    return list(peers)
+    def first(task: Task) -> np.ndarray | None:
+        return searcher.ranked(task)[: recipe.batch] if isinstance(searcher, Ranks) else None
+
+    return first
 
 
 def _told(
@@ -149,7 +144,7 @@ def _told(
     for m in measured:
         i = number[m.task_key]
         if m.seconds:
-            at = parts[i].index.get(np.asarray(m.config, dtype=np.int64).tobytes())
+            at = parts[i].index.get(token(m.config))
             known = m.latency_s if at is None else float(parts[i].latency[at])
             held[i] = sorted([*held[i], (m.latency_s, known)])[:4]
             truth[i] = min(b for a, b in held[i] if a <= 1.1 * held[i][0][0])
@@ -178,7 +173,7 @@ class Live:
 
     asked = lacking = 0
 
-    def __init__(self, pool: Any, recorded: Sequence[Recorded]) -> None:
+    def __init__(self, pool: Measurer, recorded: Sequence[Recorded]) -> None:
         self.pool = pool
         self.recorded = {p.task.key: p for p in recorded}
         self.spent = {"build": 0.0, "run": 0.0}
@@ -188,18 +183,15 @@ class Live:
         for part in self.recorded.values():
             self.pool.realise(part.whole, part.widen(part.rows[:WARM_ROWS]))
 
-    def measure(self, task: Task, codes: np.ndarray, bar: Bar) -> Iterator[Measurement]:
+    def measure(self, task: Task, codes: np.ndarray, bar: Bar) -> Generator[Trial]:
         part = self.recorded[task.key]
         whole = part.widen(np.asarray(codes, dtype=np.int64))
         own = {tuple(w): tuple(r) for w, r in zip(whole.tolist(), np.asarray(codes).tolist(), strict=True)}
-        stream = self.pool.measure(part.whole, whole, bar)
-        try:
+        with closing(self.pool.measure(part.whole, whole, bar)) as stream:
             for m in stream:
                 self.spent["build"] += m.cost["apply"] + m.cost["build"]
                 self.spent["run"] += m.cost["run"]
-                yield dataclasses.replace(m, space_key=task.space.key, config=own[m.config])
-        finally:
-            stream.close()
+                yield dataclasses.replace(m, config=own[m.config])
 
     def realise(self, task: Task, codes: np.ndarray) -> Realised:
         """Rows of a sub-space stay what they are; rows of a whole space are read back."""

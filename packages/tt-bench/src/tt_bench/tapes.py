@@ -18,6 +18,8 @@ from tt_spec import (
     Bar,
     Batch,
     Knob,
+    Listener,
+    Loop,
     Measurement,
     Pipeline,
     Realised,
@@ -26,14 +28,15 @@ from tt_spec import (
     Space,
     Task,
     TaskState,
+    Trial,
     VirtualClock,
-    run,
 )
 from tt_spec.pieces.memory_store import MemoryStore
 from tt_spec.pieces.null_surrogate import NullSurrogate
 from tt_spec.pieces.random_searcher import RandomSearcher
 from tt_spec.pieces.top_sampler import TopSampler
 from tt_spec.pieces.trials_stopper import TrialsStopper
+from tt_spec.roles import Budgeted, Peaked
 
 from tt_bench.runs import Run
 
@@ -124,7 +127,8 @@ def play(
     info = RunInfo("tapes", tuple(t.task for t in tapes))
     player = _Player(tapes, clock)
     stop = [*stoppers, TrialsStopper(trials)]
-    outcome = run(pipelines, player, MemoryStore(), watched, stop, clock, info=info, batch=batch, listeners=[watch])
+    loop = Loop(pipelines, player, MemoryStore(), watched, stop, clock, info=info, batch=batch, listeners=[watch])
+    outcome = loop.run()
     if outcome.failure is not None:
         raise outcome.failure
     return Played(player.t, player.model_s, watch.slots, watched.decisions, watched.seconds)
@@ -189,7 +193,7 @@ class _Player:
         self.t: list[float] = []
         self.model_s: list[float] = []
 
-    def measure(self, task: Task, codes: np.ndarray, bar: Bar) -> Iterator[Measurement]:
+    def measure(self, task: Task, codes: np.ndarray, bar: Bar) -> Iterator[Trial]:
         tape = self.tapes[task.key]
         for (i,) in np.asarray(codes).tolist():
             self.clock.advance(float(tape.passed_s[i]))
@@ -199,7 +203,7 @@ class _Player:
             what: dict[str, Any] = {"seconds": (float(tape.seen_s[i]),)}
             if not np.isfinite(tape.seen_s[i]):
                 what = {"error": "run", "why": "failed on the tape"}
-            yield Measurement(task.key, task.space.key, (i,), **what)
+            yield Trial((i,), **what)
 
     def realise(self, task: Task, codes: np.ndarray) -> Realised:
         return Realised(np.array(codes, dtype=np.int64), (None,) * len(codes))
@@ -219,9 +223,12 @@ class _Charged:
         self.decisions, self.seconds = 0, 0.0
 
     def budget(self, rows: float) -> None:
-        tell = getattr(self.scheduler, "budget", None)
-        if tell is not None:
-            tell(rows)
+        if isinstance(self.scheduler, Budgeted):
+            self.scheduler.budget(rows)
+
+    def peak(self, flops: float) -> None:
+        if isinstance(self.scheduler, Peaked):
+            self.scheduler.peak(flops)
 
     def next(self, states: Sequence[TaskState], clock: Any) -> Slot | None:
         began = time.process_time()
@@ -232,14 +239,14 @@ class _Charged:
         return slot
 
 
-class _Watch:
+class _Watch(Listener):
     """Gathers batches from their events."""
 
     def __init__(self, number: dict[str, int]) -> None:
         self.number, self.last = number, 0
         self.slots: list[tuple[int, int, float, float | None]] = []
 
-    def tt_batch_measured(self, state: TaskState, batch: Batch, results: list[Measurement], **_: Any) -> None:
+    def tt_batch_measured(self, run: RunInfo, state: TaskState, batch: Batch, results: list[Measurement]) -> None:
         about = batch.info["slot"]
         gain_s = about["gain_s"] if about["number"] != self.last else 0.0
         self.last = about["number"]

@@ -1,4 +1,4 @@
-"""What thinking costs: measured once, then charged from a table, so that the same seed gives the same bytes.
+"""The cost of thinking: measured once, then charged from a table, so that the same seed gives the same bytes.
 
 Seconds are the process's CPU time: a comparison's processes have one thread each, and other load on the machine must
 not make a recipe look slow.
@@ -12,9 +12,23 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from tt_spec import Batch, Measurement, Pipeline, VirtualClock
+from tt_spec import (
+    Batch,
+    Group,
+    Measurement,
+    Pipeline,
+    Prediction,
+    Realised,
+    Statements,
+    Task,
+    Trial,
+    VirtualClock,
+)
+from tt_spec.errors import ORIGIN, whose
+from tt_spec.pipeline import ProgramSource
+from tt_spec.roles import Surrogate
 
-__all__ = ["Stopwatch", "Thinking", "ThinkingPipeline", "Thoughts", "Watched"]
+__all__ = ["Stopwatch", "Thinking", "ThinkingPipeline", "Thoughts", "WatchedModel", "WatchedPrograms", "WatchedRecipe"]
 
 
 @dataclass(frozen=True)
@@ -58,28 +72,52 @@ class Stopwatch:
             self.seconds += time.process_time() - began
 
 
-class Watched:
-    """An object whose named methods are timed.
+class WatchedModel:
+    """A cost model whose work is timed."""
 
-    Args:
-        inner: The object.
-        methods: Their names.
-        watch: Takes the time.
-    """
+    def __init__(self, model: Surrogate, watch: Stopwatch) -> None:
+        self.model, self.watch, self.inputs, self.shared = model, watch, model.inputs, model.shared
+        setattr(self, ORIGIN, whose("surrogate", model))  # what fails in it is the model's
 
-    def __init__(self, inner: Any, methods: Sequence[str], watch: Stopwatch) -> None:
-        self._inner, self._methods, self._watch = inner, methods, watch
+    def fit(self, groups: Sequence[Group], rng: np.random.Generator) -> None:
+        self.watch(self.model.fit, groups, rng)
 
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._inner, name)
-        if name not in self._methods:
-            return found
-        return lambda *args, **options: self._watch(found, *args, **options)
+    def predict(self, task: Task, X: Any) -> Prediction:
+        return self.watch(self.model.predict, task, X)
+
+    def score(self, prediction: Prediction, best: float) -> np.ndarray:
+        return self.watch(self.model.score, prediction, best)
+
+
+class WatchedPrograms:
+    """A measurer's programs, whose making is timed."""
+
+    def __init__(self, measurer: ProgramSource, watch: Stopwatch) -> None:
+        self.measurer, self.watch = measurer, watch
+        setattr(self, ORIGIN, whose("measurer", measurer))
+
+    def realise(self, task: Task, codes: np.ndarray) -> Realised:
+        return self.watch(self.measurer.realise, task, codes)
+
+    def features(self, task: Task, codes: np.ndarray) -> tuple[Statements, np.ndarray]:
+        return self.watch(self.measurer.features, task, codes)
+
+
+class WatchedRecipe:
+    """A recipe whose cost models are timed."""
+
+    def __init__(self, recipe: Any, watch: Stopwatch) -> None:
+        self.recipe, self.watch, self.plugins = recipe, watch, recipe.plugins
+        self.batch, self.verify, self.light = recipe.batch, recipe.verify, recipe.light
+
+    def build(self, role: str, **more: Any) -> Any:
+        piece = self.recipe.build(role, **more)
+        return WatchedModel(piece, self.watch) if role in ("surrogate", "draft") and piece is not None else piece
 
 
 @dataclass
 class Thinking:
-    """What the pipelines of a run share.
+    """The stopwatches and tables that the pipelines of a run share.
 
     Args:
         table: What is charged; None charges what it really took.
@@ -97,8 +135,9 @@ class Thinking:
 class ThinkingPipeline(Pipeline):
     """A pipeline whose thinking passes on the virtual clock and is counted in processor time."""
 
-    thinking: Thinking
-    _told_s = 0.0
+    def __init__(self, *pieces: Any, thinking: Thinking, **options: Any) -> None:
+        super().__init__(*pieces, **options)
+        self.thinking, self._told_s = thinking, 0.0
 
     def ask(self, n: int) -> Batch:
         t, rows = self.thinking, len(self._rows)
@@ -115,7 +154,7 @@ class ThinkingPipeline(Pipeline):
             t.clock.advance(sum(charge))
         return batch
 
-    def tell(self, id: int, results: Sequence[Measurement]) -> None:
+    def tell(self, batch_id: int, results: Sequence[Measurement | Trial]) -> None:
         began = time.process_time()
-        super().tell(id, results)
+        super().tell(batch_id, results)
         self._told_s += time.process_time() - began

@@ -1,14 +1,30 @@
-"""What a run and its plan set up alike: target, store, budget and scheduler."""
+"""Assembly: a run's pieces put together, for `tt tune`, its dry run, `tt bench` and whoever else runs recipes."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from tt_spec import Plugins, StoreError, Task
+import numpy as np
+from tt_spec import Clock, Loop, Measurement, Pipeline, Plugins, StoreError, Task
+from tt_spec.pipeline import ProgramSource
+from tt_spec.roles import (
+    Checks,
+    Measurer,
+    MeasurerOptions,
+    Peaked,
+    Prestarts,
+    Races,
+    RacesModels,
+    Remembers,
+    RunsModels,
+    Stopper,
+    Store,
+    missing,
+)
 
 from tt_core.compiler.peak import peak_flops
 from tt_core.compiler.quiet import quiet
@@ -16,24 +32,126 @@ from tt_core.compiler.target import resolve as resolve_target
 from tt_core.compiler.target import runnable, threads_of
 from tt_core.errors import FileError, OptionError, TargetError
 from tt_core.light import LightScheduler
+from tt_core.prepared import Prepared, prepare
 from tt_core.recipe import Recipe
+from tt_core.request import Request
+from tt_core.warm import warm_rows
+
+if TYPE_CHECKING:
+    from tvm.target import Target
 
 __all__ = [
     "BACKEND",
+    "Assembled",
+    "Pieces",
     "about_the_history",
+    "assemble",
     "best_known",
-    "capped",
     "check_target",
-    "limits",
     "open_store",
+    "prepared",
     "start_measurer",
 ]
 
 BACKEND = "tt_core.compiler.backend:TvmBackend"
-MOST_MINUTES = 525_600
 
 
-def check_target(target: Any) -> Any:
+class Pieces(Protocol):
+    """What assembly needs of a recipe: `tt_core.recipe.Recipe`, or one whose pieces are watched."""
+
+    plugins: Plugins
+    batch: int
+    verify: int
+    light: int
+
+    def build(self, role: str, **more: Any) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """A run's pieces, ready for the loop.
+
+    Args:
+        pipelines: One per task, restored.
+        scheduler: The recipe's, kept from spending much on light tasks.
+        stoppers: The recipe's and those of the budget.
+        batch: Rows asked at once.
+    """
+
+    pipelines: list[Pipeline]
+    scheduler: LightScheduler
+    stoppers: list[Stopper]
+    batch: int
+
+    def loop(self, measurer: Measurer, store: Store, clock: Clock, **options: Any) -> Loop:
+        """The loop over them; `options` as in `tt_spec.Loop`: `info`, `listeners`, `halt`, `stamp`."""
+        return Loop(self.pipelines, measurer, store, self.scheduler, self.stoppers, clock, batch=self.batch, **options)
+
+
+def assemble(
+    recipe: Pieces,
+    tasks: Sequence[Task],
+    programs: ProgramSource | None,
+    *,
+    clock: Clock | None = None,
+    seed: int = 0,
+    budget: Sequence[Stopper] = (),
+    only_heavy: bool = False,
+    target: Target | None = None,
+    known: Callable[[Task], Iterable[Measurement]] = lambda task: (),
+    warm: Callable[[Task], np.ndarray | None] = lambda task: None,
+    pipeline: Callable[..., Pipeline] = Pipeline,
+) -> Assembled:
+    """Pipelines, scheduler and stoppers of a run.
+
+    Args:
+        programs: Makes programs of rows: the measurer.
+        budget: Stoppers beside the recipe's own.
+        only_heavy: The tasks are the heavy ones alone, so that none is kept short.
+        target: Of the machine that measures; its peak is measured for a scheduler that wants to know it.
+        known: Rows of a task that were measured before.
+        warm: Rows `(n, d)` of a task to measure first, before those of plug-ins.
+        pipeline: Makes a pipeline: `tt_spec.Pipeline` or one like it.
+    """
+    shared = recipe.build("surrogate")
+    peers: list[Pipeline] = []
+    for task in tasks:
+        made = pipeline(
+            task,
+            shared if shared.shared else recipe.build("surrogate"),
+            recipe.build("searcher"),
+            recipe.build("sampler"),
+            programs=programs,
+            draft=recipe.build("draft"),
+            verify=recipe.verify,
+            seed=seed,
+            clock=clock,
+            peers=peers,
+            warm=_first(warm(task), warm_rows(task, recipe.plugins)),
+        )
+        made.restore(known(task))
+        peers.append(made)
+    own = recipe.build("stopper")
+    return Assembled(
+        list(peers), _scheduler(recipe, only_heavy, target), [*([] if own is None else [own]), *budget], recipe.batch
+    )
+
+
+def _first(rows: np.ndarray | None, more: np.ndarray) -> np.ndarray:
+    return more if rows is None else np.concatenate([rows, more])
+
+
+def _scheduler(recipe: Pieces, only_heavy: bool, target: Target | None) -> LightScheduler:
+    scheduler = recipe.build("scheduler")
+    if isinstance(scheduler, Peaked) and target is not None and target.kind.name == "llvm":
+        scheduler.peak(peak_flops(target))
+    return LightScheduler(scheduler, recipe.light, **({"portion": 1.0} if only_heavy else {}))
+
+
+# -- what a run and its plan open alike ------------------------------------------------------------------------------
+
+
+def check_target(target: Any) -> Target:
     """The TVM target, if this machine can run it."""
     with quiet():
         resolved = resolve_target(target)
@@ -42,70 +160,73 @@ def check_target(target: Any) -> Any:
     return resolved
 
 
-def open_store(recipe: Recipe, history: str | Path | None, stack: ExitStack, write: bool = True) -> Any:
+def open_store(recipe: Recipe, history: str | Path | None, stack: ExitStack, write: bool = True) -> Store:
     """The recipe's store of that file, or one in memory; the stack closes it. Raises `FileError` if it is unusable."""
     store = recipe.plugins.build("store", "memory") if history is None else recipe.build("store", path=str(history))
+    if lacking := missing(store, Store):
+        raise OptionError(f"recipe {recipe.name!r}, store: it lacks {', '.join(lacking)}, see tt_spec.roles.Store")
     stack.callback(store.close)
     with about_the_history():  # a history that cannot be read or written is reported before any work
         next(iter(store.query(task_key="")), None)
-        if write and hasattr(store, "remember"):
+        if write and isinstance(store, Remembers):
             store.remember([])
     return store
 
 
 @contextmanager
 def about_the_history() -> Iterator[None]:
-    """Before anything is measured, what a store complains of is the user's file."""
+    """Turn a store's complaint before anything is measured into one about the user's file."""
     try:
         yield
     except StoreError as e:
         raise FileError(str(e)) from e
 
 
-def best_known(store: Any, device: str) -> Callable[[Task], float]:
+def best_known(store: Store, device: str) -> Callable[[Task], float]:
     """Seconds of a task's best program in the store; inf where there is none."""
 
     def best(task: Task) -> float:
         found = store.best(task.key, device)
-        return math.inf if found is None else found.latency_s
+        return float("inf") if found is None else found.latency_s
 
     return best
 
 
-def start_measurer(recipe: Recipe, target: Any, stack: ExitStack) -> Any:
-    """The recipe's measurer for the target, its workers on their way; the stack closes it."""
+def prepared(request: Request, recipe: Recipe, target: Target, best: Callable[[Task], float]) -> Prepared:
+    """The request's model, lowered for the target, with the tasks that it chooses; `best` as in `prepare`."""
+    return prepare(
+        request.model,
+        target=target,
+        shapes=request.shapes,
+        tasks=request.tasks,
+        skip=request.skip,
+        only_heavy=request.only_heavy,
+        best=best,
+        space=recipe.space,
+        plugins=recipe.plugins,
+    )
+
+
+def start_measurer(recipe: Recipe, target: Target, stack: ExitStack, ships: bool) -> Any:
+    """The recipe's measurer for the target, its workers on their way; the stack closes it.
+
+    Args:
+        ships: The run writes a file, for which the measurer races and checks finalists and runs models.
+
+    Raises `OptionError` naming what the measurer lacks.
+    """
+    options = MeasurerOptions(BACKEND, threads_of(target), recipe.build("evaluator"))
+    needed = (Measurer, Races, Checks, RacesModels, RunsModels) if ships else (Measurer,)
     try:
-        measurer = recipe.build(
-            "measurer", backend=BACKEND, threads=threads_of(target), evaluator=recipe.build("evaluator")
-        )
+        measurer = recipe.build("measurer", **vars(options))
+        if lacking := missing(measurer, *needed):
+            purpose = "a run that writes a file (--out) needs" if ships else "every run needs"
+            raise OptionError(
+                f"recipe {recipe.name!r}, measurer: it lacks {', '.join(lacking)}, which {purpose}; see tt_spec.roles"
+            )
         stack.callback(measurer.close)
-        measurer.prestart()
+        if isinstance(measurer, Prestarts):
+            measurer.prestart()
     except (TypeError, ValueError) as e:
         raise OptionError(f"recipe {recipe.name!r}, measurer: {e}") from e
     return measurer
-
-
-def limits(minutes: float | None, trials: int | None, plugins: Plugins) -> list[Any]:
-    """The stoppers of a run's budget."""
-    if (minutes is not None and not 0 < minutes <= MOST_MINUTES) or (trials is not None and trials < 1):
-        raise OptionError(
-            f"the budget must be positive, and minutes at most {MOST_MINUTES}, got minutes={minutes}, trials={trials}"
-        )
-    stoppers = []
-    if trials is not None:
-        stoppers.append(plugins.build("stopper", "trials", trials=trials))
-    if minutes is not None:
-        stoppers.append(plugins.build("stopper", "minutes", minutes=minutes))
-    return stoppers
-
-
-def capped(recipe: Recipe, only_heavy: bool, target: Any = None) -> LightScheduler:
-    """The recipe's scheduler, kept from spending much on light tasks; `only_heavy` has left none of those.
-
-    A scheduler that asks for it is told the peak of the `target`, a CPU, which is measured for that.
-    """
-    scheduler = recipe.build("scheduler")
-    tell = getattr(scheduler, "peak", None)
-    if tell is not None and target is not None and target.kind.name == "llvm":
-        tell(peak_flops(target))
-    return LightScheduler(scheduler, recipe.light, **({"portion": 1.0} if only_heavy else {}))

@@ -1,10 +1,10 @@
-"""Mistakes that users can mend: one line each, never a traceback; and the exit code of each kind."""
+"""Mistakes that users can fix: one line each, never a traceback; and the exit code of each kind."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tt_spec import PieceError, PluginError, summary
+from tt_spec import UserError, summary
 
 __all__ = [
     "EXIT_CODES",
@@ -34,25 +34,7 @@ EXIT_CODES = {
     130: "Ctrl-C, the best so far was written",
     141: "nobody reads the output any more",
 }
-"""What the command `tt` exits with, and no other."""
-
-
-class UserError(Exception):
-    """Something the user can mend; the message says the rule, what came and what to do.
-
-    Args:
-        message: One line.
-        details: Further lines for the terminal, each a fact of its own.
-    """
-
-    exit_code = 2
-
-    def __init_subclass__(cls, exit_code: int | None = None) -> None:
-        cls.exit_code = cls.exit_code if exit_code is None else exit_code
-
-    def __init__(self, message: str, details: Sequence[str] = ()) -> None:
-        super().__init__(message)
-        self.details = tuple(details)
+"""The exit codes of the command `tt`; there are no others."""
 
 
 class OptionError(UserError):
@@ -80,19 +62,13 @@ class RunError(UserError, exit_code=7):
 
 
 class InstallationError(UserError, exit_code=8):
-    """What is installed here cannot tune."""
+    """An installation that cannot tune."""
 
 
 def explained(e: Exception) -> tuple[str, Sequence[str], int]:
-    """Of any exception: the message for the user, further lines, the exit code."""
+    """The message for the user, further lines and the exit code of any exception."""
     if isinstance(e, UserError):
         return str(e), e.details, e.exit_code
-    if isinstance(e, PluginError):
-        return str(e), (), getattr(e, "exit_code", OptionError.exit_code)  # a plug-in's command may know its kind
-    if isinstance(e, PieceError):
-        return str(e), (), RunError.exit_code
-    if hasattr(e, "format_message") and hasattr(e, "exit_code"):  # typer's usage errors, of no public type
-        return f"{e.format_message()} (see tt --help)", (), OptionError.exit_code  # type: ignore[attr-defined]
     return f"internal error, {summary(e)}; run it again with --debug to see where, and report it", (), 70
 
 

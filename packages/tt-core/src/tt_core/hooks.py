@@ -8,6 +8,17 @@ from typing import Any
 
 from tt_spec.hooks import Entry, hookimpl
 
+_SOURCES = "tt_core.models.sources"
+_FORMATS = [
+    Entry(".onnx", f"{_SOURCES}.onnx_model:OnnxFormat", "ONNX file", requires="tt-core[onnx]"),
+    Entry(
+        ".pt2",
+        f"{_SOURCES}.exported_program:ExportedProgramFormat",
+        "PyTorch exported program",
+        requires="tt-core[torch]",
+    ),
+    Entry(".py", f"{_SOURCES}.tvm_script:TvmScriptFormat", "TVMScript"),
+]
 _ZOO = {
     "resnet18": "ResNet-18, 1x3x224x224, deterministic random weights",
     "mobilenet_v2": "MobileNet-V2, 1x3x224x224, deterministic random weights",
@@ -23,7 +34,8 @@ _ZOO = {
 @hookimpl
 def tt_models() -> list[Entry]:
     return [
-        Entry(name, functools.partial(_zoo, name), summary, requires="tt-core[onnx]") for name, summary in _ZOO.items()
+        *_FORMATS,
+        *(Entry(n, functools.partial(_zoo, n), summary, requires="tt-core[onnx]") for n, summary in _ZOO.items()),
     ]
 
 

@@ -1,13 +1,23 @@
-"""What `tt` offers to a plug-in's command: the value of `typer.Context.obj` there."""
+"""The host: what `tt` offers to a plug-in's command, the value of `typer.Context.obj` there."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tt_spec import Plugins
+from tt_spec import Plugins, Task
+from tt_spec.roles import Evaluator, Listener
+
+if TYPE_CHECKING:
+    from tt_spec.pipeline import ProgramSource
+    from tvm.target import Target
+
+    from tt_core.assembly import Assembled, Pieces
+    from tt_core.events.retell import Retold
+    from tt_core.prepared import Prepared
+    from tt_core.recipe import Recipe
 
 __all__ = ["Host"]
 
@@ -15,36 +25,47 @@ __all__ = ["Host"]
 class Host:
     """The runner's doors. Stateless and picklable, so that a command's worker processes can have it too."""
 
-    def prepare(self, model: str, *, target: str = "native", tasks: str = "*", space: str = "both") -> Any:
-        """A `tt_core.tuning.Prepared`: model, target and tasks."""
+    def prepare(self, model: str, *, target: str = "native", tasks: str = "*", space: str = "both") -> Prepared:
+        """A model, lowered for a target, with its tasks."""
         from tt_core.prepared import prepare
 
         return prepare(model, target=target, tasks=tasks, space=space)
 
-    def recipe(self, name: str, sets: Sequence[str] = (), plugins: Plugins | None = None) -> Any:
-        """A `tt_core.recipe.Recipe`."""
+    def recipe(self, name: str, sets: Sequence[str] = (), plugins: Plugins | None = None) -> Recipe:
+        """A recipe, resolved."""
         from tt_core.recipe import resolve
 
         return resolve(name, sets, plugins)
 
-    def measurer(self, evaluator: Any = None, threads: int | None = None) -> Any:
+    def assemble(
+        self, recipe: Pieces, tasks: Sequence[Task], programs: ProgramSource | None, **options: Any
+    ) -> Assembled:
+        """Pipelines, scheduler and stoppers as `tt tune` has them; `options` are those of `tt_core.assembly.assemble`,
+        and `trials` for a budget of rows."""
+        from tt_core.assembly import assemble
+
+        trials = options.pop("trials", None)
+        budget = [] if trials is None else [recipe.plugins.build("stopper", "trials", trials=trials)]
+        return assemble(recipe, tasks, programs, budget=budget, **options)
+
+    def measurer(self, evaluator: Evaluator | None = None, threads: int | None = None) -> Any:
         """The pool that `tt tune` measures with; close it."""
         from tt_core.assembly import BACKEND
         from tt_core.compiler.target import cores
 
         return Plugins().build("measurer", "local", backend=BACKEND, threads=threads or cores(), evaluator=evaluator)
 
-    def device(self, target: Any) -> str:
-        """What must be equal for two measurements to be comparable."""
+    def device(self, target: Target) -> str:
+        """The fingerprint that must be equal for two measurements to be comparable."""
         from tt_core.compiler.target import device_fingerprint
 
         return device_fingerprint(target)
 
     def versions(self) -> dict[str, str]:
         """Of what takes part in a measurement."""
-        from tt_core.tuning import _versions
+        from tt_core.tuning import versions
 
-        return _versions(self.recipe("random"))
+        return versions(self.recipe("random"))
 
     def cores(self) -> int:
         """Physical cores that this process may use."""
@@ -64,8 +85,8 @@ class Host:
 
         return retell.read(retell.find(run, history))
 
-    def retell(self, events: Sequence[dict[str, Any]], listeners: Sequence[Any]) -> Any:
-        """The same events for any listener; a `tt_core.events.retell.Retold`."""
+    def retell(self, events: Sequence[dict[str, Any]], listeners: Sequence[Listener]) -> Retold:
+        """The same events for any listener."""
         from tt_core.events import retell
 
         return retell.retell(events, listeners)

@@ -7,9 +7,8 @@ import math
 from collections.abc import Sequence
 
 from tt_spec.clock import Clock
-from tt_spec.faults import whose
-from tt_spec.plugins import ORIGIN
-from tt_spec.roles import Scheduler
+from tt_spec.errors import ORIGIN, whose
+from tt_spec.roles import Budgeted, Peaked, Scheduler
 from tt_spec.types import Slot, TaskState
 
 from tt_core.shares import heavy, shares
@@ -38,9 +37,12 @@ class LightScheduler:
 
     def budget(self, rows: float) -> None:
         self.rows_ = rows
-        tell = getattr(self.scheduler, "budget", None)
-        if tell is not None:
-            tell(rows)
+        if isinstance(self.scheduler, Budgeted):
+            self.scheduler.budget(rows)
+
+    def peak(self, flops: float) -> None:
+        if isinstance(self.scheduler, Peaked):
+            self.scheduler.peak(flops)
 
     def next(self, states: Sequence[TaskState], clock: Clock) -> Slot | None:
         room = self.room(states)

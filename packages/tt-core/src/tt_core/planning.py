@@ -5,23 +5,45 @@ from __future__ import annotations
 import math
 import os
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tt_spec import Measurement, Plugins, RunState, Task, TaskState, VirtualClock, WallClock, blame, rows_left
+from tt_spec import (
+    Bar,
+    Batch,
+    Loop,
+    Measurement,
+    Plugins,
+    Realised,
+    RunInfo,
+    RunState,
+    Statements,
+    Task,
+    TaskState,
+    Trial,
+    VirtualClock,
+    WallClock,
+    blame,
+    rows_left,
+)
+from tt_spec.pieces.memory_store import MemoryStore
+from tt_spec.roles import Scheduler, Stopper
 
-from tt_core.assembly import best_known, capped, check_target, limits, open_store
-from tt_core.compiler.target import device_fingerprint, prepare_threads, threads_of
-from tt_core.prepared import prepare
+from tt_core.assembly import Assembled, assemble, best_known, check_target, open_store, prepared
+from tt_core.compiler.target import device_fingerprint, threads_of, use_all_cores
 from tt_core.recipe import resolve
+from tt_core.request import Asked, Request
 from tt_core.requirements import require_tvm
 from tt_core.selection import share_of
 from tt_core.shares import latencies
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["PAUSE_S", "TRIAL_S", "WORKERS_S", "Plan", "PlannedTask", "paces", "plan", "simulate"]
 
@@ -64,9 +86,19 @@ class PlannedTask:
     trial_s: float
     measured: bool
 
+    @classmethod
+    def of(cls, state: TaskState, share: float, cap: int | None, planned: int, trial_s: float | None) -> PlannedTask:
+        """The plan of a task in this state; `trial_s` is None where the history does not know it."""
+        t, s = state.task, state
+        known = trial_s is not None
+        size, each = t.space.size, trial_s if known else TRIAL_S
+        return cls(
+            t.name, t.op, t.shapes, t.weight, t.flops, share, size, s.restored, s.best_s, cap, planned, each, known
+        )
+
     @property
     def seconds(self) -> float:
-        """What the planned trials are expected to take."""
+        """The expected duration of the planned trials."""
         return self.planned * self.trial_s
 
 
@@ -112,141 +144,168 @@ class Plan:
         return {**data, "planned": self.planned, "seconds": self.seconds}
 
 
-def plan(
-    model: Any,
-    *,
-    target: Any = "native",
-    recipe: str = "tt",
-    minutes: float | None = None,
-    trials: int | None = None,
-    tasks: str | Sequence[str] = "*",
-    skip: str | Sequence[str] = (),
-    only_heavy: bool = False,
-    shapes: Mapping[str, Sequence[int]] | None = None,
-    history: str | Path | None = "tt.db",
-    set: Sequence[str] = (),
-    plugins: Plugins | None = None,
-) -> Plan:
-    """What `tune` with these arguments would do. Measures and writes nothing; a history that is not there stays so.
+def plan(model: Any, *, plugins: Plugins | None = None, **asked: Unpack[Asked]) -> Plan:
+    """Plan what `tune` with these arguments would do. Measures and writes nothing, also no history.
+
+    Args:
+        asked: The fields of `tt_core.request.Request`, as for `tune`.
 
     Raises `UserError` as `tune` does.
     """
     clock = WallClock()
     began = clock.now()
     require_tvm()
-    plugins = plugins or Plugins()
-    chosen = resolve(recipe, set, plugins)
-    if minutes is None and trials is None:
-        minutes = 5.0
-    stoppers = limits(minutes, trials, plugins)
-    prepare_threads()
+    request, plugins = Request(model, **asked), plugins or Plugins()
+    recipe = resolve(request.recipe, request.sets, plugins)
+    stoppers = request.budget(plugins)
+    use_all_cores()
     with ExitStack() as stack:
-        resolved = check_target(target)
-        known = history is not None and os.path.isfile(history) and os.path.getsize(history) > 0
-        store = open_store(chosen, history if known else None, stack, write=False)
-        device = device_fingerprint(resolved)
+        target = check_target(request.target)
+        device = device_fingerprint(target)
+        store = open_store(recipe, _existing(request.history), stack, write=False)
         best = best_known(store, device)
-        ready = prepare(
-            model,
-            target=resolved,
-            shapes=shapes,
-            tasks=tasks,
-            skip=skip,
-            only_heavy=only_heavy,
-            best=best,
-            space=chosen.space,
-            plugins=plugins,
-        )
+        ready = prepared(request, recipe, target, best)
         start_s = clock.now() - began + WORKERS_S
         past = {t.key: list(store.query(task_key=t.key, device=device)) for t in ready.lowered.tasks}
         whole = {t.key: best(t) for t in ready.lowered.tasks}
     states = [_state(t, past[t.key]) for t in ready.tasks]
     pace = paces([m for rows in past.values() for m in rows])
-    costs = [pace.get(t.key) for t in ready.tasks]
-    scheduler = capped(chosen, only_heavy)
-    with blame("scheduler", scheduler):
-        scheduler.budget(rows_left(stoppers, RunState(states, 0.0), VirtualClock()))
-        caps = [None if math.isinf(n) else int(n) for n in scheduler.room(states)]
-    planned = simulate(states, [s or TRIAL_S for s in costs], scheduler, stoppers, chosen.batch)
+    made = assemble(recipe, [], None, budget=stoppers, only_heavy=request.only_heavy)
+    caps = _caps(made, states)
+    planned = simulate(
+        states, [pace.get(t.key, TRIAL_S) for t in ready.tasks], made.scheduler, made.stoppers, made.batch
+    )
     share = dict(zip(whole, share_of(ready.lowered.tasks, whole), strict=True))
+    tasks = (
+        PlannedTask.of(s, float(share[s.task.key]), cap, n, pace.get(s.task.key))
+        for s, cap, n in zip(states, caps, planned, strict=True)
+    )
     return Plan(
         ready.model.name,
-        str(ready.target),
-        threads_of(ready.target),
-        chosen.describe(),
-        None if history is None else str(history),
-        minutes,
-        trials,
-        tuple(
-            PlannedTask(
-                t.name,
-                t.op,
-                t.shapes,
-                t.weight,
-                t.flops,
-                float(share[t.key]),
-                t.space.size,
-                s.restored,
-                s.best_s,
-                cap,
-                n,
-                cost or TRIAL_S,
-                cost is not None,
-            )
-            for t, s, cap, n, cost in zip(ready.tasks, states, caps, planned, costs, strict=True)
-        ),
+        str(target),
+        threads_of(target),
+        recipe.describe(),
+        None if request.history is None else str(request.history),
+        request.limit_minutes,
+        request.trials,
+        tuple(tasks),
         tuple(t.name for t in ready.left_out),
         start_s,
     )
 
 
+def _existing(history: str | Path | None) -> str | Path | None:
+    """The history if there is one to read."""
+    return history if history is not None and os.path.isfile(history) and os.path.getsize(history) > 0 else None
+
+
+def _caps(made: Assembled, states: Sequence[TaskState]) -> list[int | None]:
+    """The most trials of each task in this run, as long as it is light; None for a heavy one."""
+    with blame("scheduler", made.scheduler):
+        made.scheduler.budget(rows_left(made.stoppers, RunState(list(states), 0.0), VirtualClock()))
+        return [None if math.isinf(n) else int(n) for n in made.scheduler.room(states)]
+
+
 def simulate(
     states: Sequence[TaskState],
     trial_s: Sequence[float],
-    scheduler: Any,
-    stoppers: Sequence[Any],
+    scheduler: Scheduler,
+    stoppers: Sequence[Stopper],
     batch: int,
 ) -> list[int]:
     """Trials that each task would get, `(n,)`, if every task's latency fell as 1 + 1 / t after t batches.
 
-    A task without a valid result is taken to reach its estimated latency in its first slot. The states are copied.
+    The loop itself, over imagined pipelines and a measurer that pretends. A task without a valid result is taken to
+    reach its estimated latency in its first slot. The states are read, not changed.
 
     Args:
         trial_s: Seconds per trial of each task, `(n,)`.
-        stoppers: Of the run; those of tasks wait for gains, which nobody can foresee.
+        stoppers: Those of the run count; those of tasks wait for gains, which nobody can foresee.
         batch: Rows of a batch, and of a slot without a bound.
     """
-
-    def fall(trials: int) -> float:
-        return 1 + batch / max(trials, 1)
-
-    guess = np.maximum(latencies([s.task for s in states], [s.best_s for s in states]), 1e-9)
-    states = [TaskState(s.task, restored=s.restored, best_s=s.best_s) for s in states]
-    ends = [float(g) / fall(s.restored) for g, s in zip(guess, states, strict=True)]
     clock = VirtualClock()
-    whole = RunState(list(states), clock.now())
-    while not any(s.stop(whole, clock) for s in stoppers):
-        with blame("scheduler", scheduler):
-            scheduler.budget(rows_left(stoppers, whole, clock))
-            slot = scheduler.next(states, clock)
-        if slot is None:
-            break
-        s, cost = states[slot.task], trial_s[slot.task]
-        left_s = min([slot.seconds or math.inf, *(x.left_s(whole, clock) for x in stoppers if hasattr(x, "left_s"))])
-        room = min([slot.trials or batch, *(x.room(whole) for x in stoppers if hasattr(x, "room"))])
-        fresh = max(0, s.task.space.size - s.restored - s.trials)
-        n = int(min(room, fresh, np.ceil(left_s / cost)))
-        s.trials, whole.trials, s.batches = s.trials + n, whole.trials + n, s.batches + 1
-        tried = s.restored + s.trials
-        if math.isinf(s.best_s):
-            ends[slot.task] = float(guess[slot.task]) / fall(tried)
-        s.best_s = ends[slot.task] * fall(tried)
-        s.incumbents.append((tried, s.best_s))
-        clock.advance(n * cost)
-        s.curve.append((s.trials, clock.now(), s.best_s))
-        if n == fresh:
-            s.finished = "its space is exhausted"
-    return [s.trials for s in states]
+    guess = np.maximum(latencies([s.task for s in states], [s.best_s for s in states]), 1e-9)
+    pretends = _Pretends(states, guess, trial_s, batch, clock)
+    run_wide = [s for s in stoppers if s.scope == "run"]
+    info = RunInfo("plan", tuple(s.task for s in states))
+    pipelines = [_Imagined(s) for s in states]
+    outcome = Loop(pipelines, pretends, MemoryStore(), scheduler, run_wide, clock, info=info, batch=batch).run()
+    if outcome.failure is not None:
+        raise outcome.failure
+    return [s.trials for s in outcome.states]
+
+
+class _Imagined:
+    """A pipeline that hands out numbers instead of rows, as many as the task's space has left."""
+
+    def __init__(self, state: TaskState) -> None:
+        self.task, self.best_s = state.task, state.best_s
+        self._restored = self._asked = state.restored
+
+    def incumbents(self) -> list[tuple[int, float]]:
+        return []
+
+    def known_trials(self) -> int:
+        return self._restored
+
+    def ask(self, n: int) -> Batch:
+        first = self._asked
+        self._asked = min(first + n, self.task.space.size)
+        codes = np.arange(first, self._asked, dtype=np.int64)[:, None]
+        return Batch(first, codes, ("imagined",) * len(codes), np.full(len(codes), np.nan), codes[:0])
+
+    def tell(self, batch_id: int, results: Sequence[Measurement]) -> None:
+        """Nothing is learned from pretence."""
+
+    def refusal(self, row: np.ndarray) -> Trial:
+        raise NotImplementedError("no imagined row is refused")
+
+    def measured(self, trial: Trial, **about: Any) -> Measurement:
+        return Measurement(self.task.key, self.task.space.key, trial.config, {}, trial.seconds, trial.runs, **about)
+
+
+class _Pretends:
+    """A measurer under whose hands every task's latency falls as 1 + 1 / t after t batches.
+
+    Args:
+        guess: Latency that each task is taken to have reached so far, or to reach in its first batch, seconds `(n,)`.
+        trial_s: Seconds per trial of each task, `(n,)`.
+    """
+
+    def __init__(
+        self,
+        states: Sequence[TaskState],
+        guess: Sequence[float],
+        trial_s: Sequence[float],
+        batch: int,
+        clock: VirtualClock,
+    ) -> None:
+        keys = [s.task.key for s in states]
+        self.batch, self.clock = batch, clock
+        self.guess, self.trial_s = dict(zip(keys, guess, strict=True)), dict(zip(keys, trial_s, strict=True))
+        self.ends = {s.task.key: float(g) / self._fall(s.restored) for s, g in zip(states, guess, strict=True)}
+
+    def _fall(self, trials: int) -> float:
+        return 1 + self.batch / max(trials, 1)
+
+    def measure(self, task: Task, codes: np.ndarray, bar: Bar) -> Iterator[Trial]:
+        tried = int(codes[-1, 0]) + 1
+        if math.isinf(bar.incumbent_s):
+            self.ends[task.key] = float(self.guess[task.key]) / self._fall(tried)
+        reached = self.ends[task.key] * self._fall(tried)
+        before = reached if math.isinf(bar.incumbent_s) else bar.incumbent_s
+        for i in codes[:, 0].tolist():
+            self.clock.advance(self.trial_s[task.key])
+            yield Trial((i,), (reached if i == tried - 1 else max(before, reached),), runs=1)
+
+    def realise(self, task: Task, codes: np.ndarray) -> Realised:
+        return Realised(codes, (None,) * len(codes))
+
+    def features(self, task: Task, codes: np.ndarray) -> tuple[Statements, np.ndarray]:
+        raise NotImplementedError("imagined rows have no statements")
+
+    def close(self) -> None:
+        """Holds nothing."""
 
 
 def _state(task: Task, rows: Sequence[Measurement]) -> TaskState:

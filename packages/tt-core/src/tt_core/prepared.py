@@ -5,15 +5,22 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tt_spec import Plugins, Task
 
 from tt_core.compiler.quiet import quiet
-from tt_core.compiler.target import prepare_threads
 from tt_core.compiler.target import resolve as resolve_target
+from tt_core.compiler.target import use_all_cores
+from tt_core.request import Request
 from tt_core.requirements import require_tvm
 from tt_core.selection import select
+
+if TYPE_CHECKING:
+    from tvm.target import Target
+
+    from tt_core.compiler.lower import Lowered
+    from tt_core.models.model import Model
 
 __all__ = ["Prepared", "prepare"]
 
@@ -22,9 +29,9 @@ __all__ = ["Prepared", "prepare"]
 class Prepared:
     """A model, lowered for a target, with the tasks that were asked for."""
 
-    model: Any
-    target: Any
-    lowered: Any
+    model: Model
+    target: Target
+    lowered: Lowered
     tasks: list[Task]
 
     @property
@@ -37,11 +44,11 @@ class Prepared:
 def prepare(
     model: Any,
     *,
-    target: Any = "native",
+    target: Any = Request.target,
     shapes: Mapping[str, Sequence[int]] | None = None,
-    tasks: str | Sequence[str] = "*",
-    skip: str | Sequence[str] = (),
-    only_heavy: bool = False,
+    tasks: str | Sequence[str] = Request.tasks,
+    skip: str | Sequence[str] = Request.skip,
+    only_heavy: bool = Request.only_heavy,
     best: Callable[[Task], float] = lambda task: math.inf,
     space: str = "both",
     plugins: Plugins | None = None,
@@ -51,7 +58,7 @@ def prepare(
     `best` gives the seconds of a task's best program so far, inf where there is none.
     """
     require_tvm()
-    prepare_threads()
+    use_all_cores()
     from tt_core.compiler.lower import lower
     from tt_core.models.load import load
 

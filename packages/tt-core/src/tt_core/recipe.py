@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from tt_spec import PluginError, Plugins, nearest
-from tt_spec.faults import lacks, whose
+from tt_spec.errors import whose
+from tt_spec.roles import PROTOCOLS, missing
 
 from tt_core.errors import OptionError
 
@@ -108,8 +109,8 @@ def resolve(name: str, sets: Sequence[str] = (), plugins: Plugins | None = None)
 
 
 def _fits(role: str, piece: Any) -> None:
-    if piece is not None and (missing := lacks(role, piece)):
-        raise PluginError(f"{whose(role, piece)} lacks {', '.join(missing)}: see tt_spec.roles.{role.capitalize()}")
+    if piece is not None and (lacking := missing(piece, PROTOCOLS[role])):
+        raise PluginError(f"{whose(role, piece)} lacks {', '.join(lacking)}: see tt_spec.roles.{role.capitalize()}")
 
 
 def read_toml(path: Path) -> dict[str, Any]:

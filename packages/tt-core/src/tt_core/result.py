@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
+import numpy as np
+from tt_spec import Space, TaskState
+
 from tt_core.causes import Cause, Causes
 
 __all__ = ["LeftOut", "Result", "TaskResult"]
@@ -26,6 +29,14 @@ class TaskResult:
     restored: int
     errors: dict[str, int]
     config: dict[str, Any]
+
+    @classmethod
+    def of(cls, state: TaskState, space: Space, best_s: float, row: np.ndarray | None) -> TaskResult:
+        """The outcome of a task whose program `row` `(d,)` of the space takes `best_s`; None is the untuned one."""
+        task = state.task
+        knobs = {} if row is None else space.decode(row)
+        errors = dict(state.errors)
+        return cls(task.name, task.op, task.weight, task.flops, best_s, state.trials, state.restored, errors, knobs)
 
     @property
     def gflops(self) -> float:

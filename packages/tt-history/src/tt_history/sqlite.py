@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tt_spec.clock import Clock, WallClock
-from tt_spec.roles import StoreError
+from tt_spec.errors import StoreError
 from tt_spec.serial import from_json, to_json
 from tt_spec.types import Measurement, Task
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import numpy as np
 from tt_spec.pieces.synthetic import SyntheticMeasurer
@@ -24,11 +25,42 @@ class PythonBackend:
     def features(self, task: Task, codes: np.ndarray) -> tuple[Statements, np.ndarray]:
         return SyntheticMeasurer().features(task, codes)
 
+    def threads(self) -> int:
+        return 1
+
+    def race(
+        self, task: Task, codes: np.ndarray, rounds: int = 10, min_ms: float = 10.0, untuned: bool = False
+    ) -> list[list[float]]:
+        """Pauses in turns; the untuned program takes twice as long as the slowest."""
+        pauses = [self.build(task, row) for row in codes]
+        pauses += [_Pause(2 * max((p.seconds for p in pauses), default=1e-3))] * untuned
+        seconds: list[list[float]] = [[] for _ in pauses]
+        for _ in range(rounds):
+            for pause, mine in zip(pauses, seconds, strict=True):
+                mine.append(pause.run(max(1, round(min_ms / 1e3 / pause.seconds))))
+        return seconds
+
+    def check(self, task: Task, row: np.ndarray) -> str | None:
+        return self.build(task, row).check()
+
+    def race_models(
+        self, paths: list[str], inputs: dict[str, np.ndarray], seconds: float = 6.0, rounds: int = 10
+    ) -> list[list[float]]:
+        """A "library" is a text file with the seconds that it pauses."""
+        pauses = [_Pause(float(Path(path).read_text())) for path in paths]
+        return [[pause.run(1) for _ in range(rounds)] for pause in pauses]
+
+    def run_model(self, path: str, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+        """The inputs, by name."""
+        return [inputs[name] for name in sorted(inputs)]
+
     def build(self, task: Task, row: np.ndarray) -> _Pause:
         return _Pause(float(SyntheticMeasurer().seconds(task, row[None])[0]))
 
 
 class _Pause:
+    apply_s = 0.0
+
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
 

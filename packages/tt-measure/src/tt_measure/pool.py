@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import psutil
 from tt_spec.roles import Evaluator, Realised
-from tt_spec.types import Bar, Measurement, Statements, Task, concat_statements
+from tt_spec.types import Bar, Statements, Task, Trial, concat_statements
 
-from tt_measure.batch import Batch, Rules
 from tt_measure.fixed import Fixed
+from tt_measure.parts import in_parts
+from tt_measure.passage import Passage, Rules
 from tt_measure.process import Process, WorkerError
-from tt_measure.replay import replay
 from tt_measure.team import Team, end_all
 
 __all__ = ["WorkerPool"]
@@ -40,7 +40,7 @@ class WorkerPool:
         build_timeout_s: Of one build. (default: 30)
         run_timeout_s: Of one evaluation; None is the bar's cap and 10 s.
         check_timeout_s: Of one comparison with the untuned program, which the backend may run first. (default: 120)
-        replay_timeout_s: Of one call to `realise` or `features` (at most 64 rows). (default: 30)
+        realise_timeout_s: Of one call to `realise` or `features` (at most 64 rows). (default: 30)
         start_timeout_s: Of importing the backend. (default: 120)
         memory_bytes: Resident memory of one worker; None is 60 % of the machine's, divided by the workers.
         lock: Whether timing waits for other processes; a path to use another lock file.
@@ -59,7 +59,7 @@ class WorkerPool:
         build_timeout_s: float = 30.0,
         run_timeout_s: float | None = None,
         check_timeout_s: float = 120.0,
-        replay_timeout_s: float = 30.0,
+        realise_timeout_s: float = 30.0,
         start_timeout_s: float = 120.0,
         memory_bytes: float | None = None,
         lock: bool | str | os.PathLike[str] = True,
@@ -70,7 +70,7 @@ class WorkerPool:
     ) -> None:
         self.backend, self.workers, self.threads_, self.evaluator = backend, workers, threads, evaluator
         self.build_timeout_s, self.run_timeout_s, self.check_timeout_s = build_timeout_s, run_timeout_s, check_timeout_s
-        self.replay_timeout_s, self.start_timeout_s = replay_timeout_s, start_timeout_s
+        self.realise_timeout_s, self.start_timeout_s = realise_timeout_s, start_timeout_s
         self.memory_bytes, self.lock, self.verify, self.chunk = memory_bytes, lock, verify, chunk
         self.path, self.seed = path, seed
         self._team: Team | None = None
@@ -80,19 +80,19 @@ class WorkerPool:
         """Start the workers and return at once; they load the backend while the caller does something else."""
         self._ready().revive()
 
-    def measure(self, task: Task, codes: np.ndarray, bar: Bar) -> Iterator[Measurement]:
-        """One measurement per row, in order of completion. Close the iterator to abandon the rest."""
+    def measure(self, task: Task, codes: np.ndarray, bar: Bar) -> Iterator[Trial]:
+        """One trial per row, in order of completion. Close the iterator to abandon the rest."""
         run_s = bar.cap_s + 10.0 if self.run_timeout_s is None else self.run_timeout_s
         evaluator = Fixed() if self.evaluator is None else self.evaluator
         limits = (self.build_timeout_s, run_s, self.check_timeout_s)
         rules = Rules(*limits, self.verify, self.chunk, evaluator, self.seed)
-        return Batch(self._ready(), task, codes, bar, rules).results()
+        return Passage(self._ready(), task, codes, bar, rules).results()
 
     def realise(self, task: Task, codes: np.ndarray) -> Realised:
         """Each row's canonical row and None, or the row itself and why it has no program."""
         codes = np.array(codes, dtype=np.int64)
         why: list[str | None] = [None] * len(codes)
-        for part in replay(self._ready(), "realise", task, codes, self.replay_timeout_s):
+        for part in in_parts(self._ready(), "realise", task, codes, self.realise_timeout_s):
             if part.why is None:
                 codes[part.start : part.stop] = part.value.codes
                 why[part.start : part.stop] = part.value.why
@@ -104,11 +104,31 @@ class WorkerPool:
         """Statements of the rows that have a program, in order, and which rows those are, `(n,)` bool."""
         ok = np.zeros(len(codes), dtype=bool)
         found: list[Statements] = []
-        for part in replay(self._ready(), "features", task, codes, self.replay_timeout_s):
+        for part in in_parts(self._ready(), "features", task, codes, self.realise_timeout_s):
             if part.why is None:
                 statements, ok[part.start : part.stop] = part.value
                 found.append(statements)
         return concat_statements(found), ok
+
+    def race(
+        self, task: Task, codes: np.ndarray, rounds: int = 10, min_ms: float = 10.0, untuned: bool = False
+    ) -> list[list[float]]:
+        """The backend's `race`, alone: see `tt_spec.roles.Races`."""
+        return self.call("race", task, codes, rounds, min_ms, untuned, exclusive=True)
+
+    def check(self, task: Task, row: np.ndarray) -> str | None:
+        """The backend's `check`, alone: see `tt_spec.roles.Checks`."""
+        return self.call("check", task, row, exclusive=True)
+
+    def race_models(
+        self, paths: list[str], inputs: dict[str, np.ndarray], seconds: float = 6.0, rounds: int = 10
+    ) -> list[list[float]]:
+        """The backend's `race_models`, alone: see `tt_spec.roles.RacesModels`."""
+        return self.call("race_models", None, paths, inputs, seconds, rounds, exclusive=True)
+
+    def run_model(self, path: str, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+        """The backend's `run_model`, alone: see `tt_spec.roles.RunsModels`."""
+        return self.call("run_model", None, path, inputs, exclusive=True)
 
     def call(
         self, method: str, task: Task | None, *args: Any, exclusive: bool = False, timeout_s: float = 600.0
@@ -126,23 +146,17 @@ class WorkerPool:
         process = self._free(team, exclusive)
         handle = None if task is None else team.handle(process, task)
         job = team.submit(process, "call", handle, method, args, exclusive, timeout_s)
-        while job.outcome is None:
+        while job.ending is None:
             team.pump()
-        outcome = job.outcome
-        if outcome.verdict == "done":
-            return outcome.value
-        what = f"took longer than {timeout_s:g} s" if outcome.reason == "time" else f"failed: {outcome.text}"
+        ending = job.ending
+        if ending.verdict == "done":
+            return ending.value
+        what = f"took longer than {timeout_s:g} s" if ending.reason == "time" else f"failed: {ending.text}"
         raise WorkerError(f"backend method {method!r} {what}")
 
     def threads(self) -> int:
-        """How many threads a candidate runs with: the backend's word if it has a method `threads`, else the option."""
-        team = self._ready()
-        job = team.submit(self._free(team, False), "threads")
-        while job.outcome is None:
-            team.pump()
-        if job.outcome.verdict != "done":
-            raise WorkerError(f"backend method 'threads' failed: {job.outcome.text}")
-        return team.threads if job.outcome.value is None else job.outcome.value
+        """Threads that a candidate runs with, by the backend's word."""
+        return int(self.call("threads", None))
 
     def close(self) -> None:
         """End every worker; may be called twice."""

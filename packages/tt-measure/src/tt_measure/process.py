@@ -17,9 +17,9 @@ from multiprocessing.connection import Pipe
 from typing import Any, Literal
 
 import psutil
-from tt_spec.roles import PieceError
+from tt_spec.errors import PieceError
 
-__all__ = ["Job", "Outcome", "Process", "WorkerError"]
+__all__ = ["Job", "Ending", "Process", "WorkerError"]
 
 LOG_BYTES = 16 << 20
 
@@ -29,7 +29,7 @@ class WorkerError(PieceError):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Ending:
     """How a job ended.
 
     Args:
@@ -48,14 +48,14 @@ class Outcome:
 
 
 class Job:
-    """A request in a worker's hands; `outcome` is None until it is over."""
+    """A request in a worker's hands; `ending` is None until it is over."""
 
-    def __init__(self, id: int, kind: str) -> None:
-        self.id, self.kind = id, kind
+    def __init__(self, number: int, kind: str) -> None:
+        self.number, self.kind = number, kind
         self.stage = ""
         self.began = self.since = time.monotonic()
         self.ended = self.began
-        self.outcome: Outcome | None = None
+        self.ending: Ending | None = None
 
     @property
     def seconds(self) -> float:
@@ -67,12 +67,12 @@ class Process:
     """One worker process, started afresh with its own connection, session and log.
 
     Args:
-        id: Of its first job, the start.
+        number: Of its first job, the start.
         hello: What `Worker.do_start` needs.
         threads: What TVM and OpenMP may use in it; set before anything is imported.
     """
 
-    def __init__(self, id: int, hello: dict[str, Any], threads: int) -> None:
+    def __init__(self, number: int, hello: dict[str, Any], threads: int) -> None:
         self.conn, theirs = Pipe(duplex=True)
         self.log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
         fcntl.fcntl(self.log, fcntl.F_SETFL, fcntl.fcntl(self.log, fcntl.F_GETFL) | os.O_APPEND)
@@ -100,25 +100,25 @@ class Process:
         self.job: Job | None = None
         with contextlib.suppress(psutil.Error):
             self._ps = psutil.Process(self.popen.pid)
-        self.send(id, "start", hello)
+        self.send(number, "start", hello)
 
-    def send(self, id: int, kind: str, *args: Any) -> Job:
+    def send(self, number: int, kind: str, *args: Any) -> Job:
         """Hand over a job; the worker must have none."""
-        self.job = job = Job(id, kind)
+        self.job = job = Job(number, kind)
         self._log_at = os.fstat(self.log.fileno()).st_size
-        self._write(id, kind, pickle.dumps(args))
+        self._write(number, kind, pickle.dumps(args))
         return job
 
     def tell(self, kind: str, payload: Any) -> None:
         """Send what needs no answer."""
         self._write(0, kind, pickle.dumps(payload))
 
-    def _write(self, id: int, kind: str, blob: bytes) -> None:
+    def _write(self, number: int, kind: str, blob: bytes) -> None:
         if self.lost:
-            self.end(Outcome("lost", text="the worker had ended before"))
+            self.end(Ending("lost", text="the worker had ended before"))
             return
         try:
-            self.conn.send_bytes(pickle.dumps((id, kind, blob)))
+            self.conn.send_bytes(pickle.dumps((number, kind, blob)))
         except OSError:
             self.bury()
         except BaseException:  # an interrupt in mid-message: nothing more can be said on this connection
@@ -129,31 +129,31 @@ class Process:
         """Take one message; call when the connection is readable."""
         try:
             blob = self.conn.recv_bytes()
-            id, verdict, value = pickle.loads(blob)
+            number, verdict, value = pickle.loads(blob)
         except (EOFError, OSError):
             self.bury()
             return
         except Exception as e:
-            self.end(Outcome("raised", text=f"its result cannot be read here: {type(e).__name__}: {e}"))
+            self.end(Ending("raised", text=f"its result cannot be read here: {type(e).__name__}: {e}"))
             return
         except BaseException:
             self.kill()
             raise
         job = self.job
-        if job is None or job.id != id:
+        if job is None or job.number != number:
             return
         if verdict == "stage":
             job.stage, job.since = value, time.monotonic()
         elif verdict == "done":
-            self.end(Outcome("done", value, job.stage))
+            self.end(Ending("done", value, job.stage))
         else:
-            self.end(Outcome(verdict, stage=job.stage, text=brief(value)))
+            self.end(Ending(verdict, stage=job.stage, text=brief(value)))
 
-    def end(self, outcome: Outcome) -> None:
+    def end(self, ending: Ending) -> None:
         """The job in hand is over."""
         if self.job is not None:
             self.job.ended = time.monotonic()
-            self.job.outcome, self.job = outcome, None
+            self.job.ending, self.job = ending, None
 
     def watch(self, memory_bytes: float) -> None:
         """Stop the worker if it uses more memory than it may; keep its log small."""
@@ -189,7 +189,7 @@ class Process:
             text, reason = _fate(code), ""
         tail = self._tail()
         self.log.close()
-        self.end(Outcome("lost", stage=stage, text=f"{text}; last output: {tail}" if tail else text, reason=reason))
+        self.end(Ending("lost", stage=stage, text=f"{text}; last output: {tail}" if tail else text, reason=reason))
 
     def kill(self) -> None:
         """Kill the worker and what it started."""
@@ -215,7 +215,7 @@ class Process:
         self.popen.wait()
         self.conn.close()
         self.log.close()
-        self.end(Outcome("lost", text="the pool was closed"))
+        self.end(Ending("lost", text="the pool was closed"))
 
     def _tail(self, lines: int = 5, chars: int = 600) -> str:
         size = os.fstat(self.log.fileno()).st_size

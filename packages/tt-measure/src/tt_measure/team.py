@@ -32,7 +32,7 @@ class Team:
         self.processes: list[Process] = []
         self._starting: dict[Process, Job] = {}
         self._base: dict[Process, int] = {}
-        self._id = 0
+        self._jobs = 0
 
     def revive(self) -> None:
         """Start who is missing; replace who is lost or, while it holds nothing, has grown."""
@@ -43,8 +43,8 @@ class Team:
         self.processes[:] = [p for p in self.processes if not p.lost]
         self._base = {p: b for p, b in self._base.items() if not p.lost}
         while len(self.processes) < self.size:
-            self._id += 1
-            p = Process(self._id, self.hello, self.threads)
+            self._jobs += 1
+            p = Process(self._jobs, self.hello, self.threads)
             self.processes.append(p)
             if p.job is not None:
                 self._starting[p] = p.job
@@ -59,8 +59,8 @@ class Team:
 
     def submit(self, process: Process, kind: str, *args: Any) -> Job:
         """Hand a job to an idle worker."""
-        self._id += 1
-        return process.send(self._id, kind, *args)
+        self._jobs += 1
+        return process.send(self._jobs, kind, *args)
 
     def handle(self, process: Process, task: Task) -> str:
         """The task's name in the worker, which is sent the task on first use."""
@@ -83,14 +83,14 @@ class Team:
 
     def _started(self) -> None:
         for p, job in list(self._starting.items()):
-            if job.outcome is None:
+            if job.ending is None:
                 continue
             del self._starting[p]
-            if job.outcome.verdict == "done":
+            if job.ending.verdict == "done":
                 self._base[p] = p.memory()
             else:
                 p.close()
-                raise WorkerError(f"backend {self.hello['backend']!r} does not start in a worker: {job.outcome.text}")
+                raise WorkerError(f"backend {self.hello['backend']!r} does not start in a worker: {job.ending.text}")
 
     def end(self) -> None:
         """End every worker."""

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
-from tt_spec.faults import summary
+from tt_spec.errors import summary
 from tt_spec.roles import Realised
 from tt_spec.types import Bar, Statements, Task, Timing
 
@@ -49,7 +49,7 @@ class Undecided(Exception):
 
 
 class Worker:
-    """Answers requests `(id, kind, pickled arguments)`, one after the other, with `(id, verdict, value)`."""
+    """Answers requests `(job, kind, pickled arguments)`, one after the other, with `(job, verdict, value)`."""
 
     def __init__(self, conn: Connection) -> None:
         self.conn = conn
@@ -62,7 +62,7 @@ class Worker:
     def serve(self) -> None:
         while True:
             try:
-                id, kind, blob = pickle.loads(self.conn.recv_bytes())
+                job, kind, blob = pickle.loads(self.conn.recv_bytes())
             except (EOFError, OSError):  # the parent closed, or is gone
                 return
             if kind == "task":
@@ -72,27 +72,27 @@ class Worker:
                 for token in pickle.loads(blob):
                     self.held.pop(token, None)
             else:
-                self.answer(id, kind, blob)
+                self.answer(job, kind, blob)
                 self.spent = None  # a candidate that crashes when it is freed has been answered for by now
 
-    def answer(self, id: int, kind: str, blob: bytes) -> None:
+    def answer(self, job: int, kind: str, blob: bytes) -> None:
         def note(stage: str) -> None:
-            self.conn.send_bytes(pickle.dumps((id, "stage", stage)))
+            self.conn.send_bytes(pickle.dumps((job, "stage", stage)))
 
         try:
-            value = getattr(self, f"do_{kind}")(id, note, *pickle.loads(blob))
-            reply = pickle.dumps((id, "done", value))
+            value = getattr(self, f"do_{kind}")(job, note, *pickle.loads(blob))
+            reply = pickle.dumps((job, "done", value))
         except Unopened as e:
-            reply = pickle.dumps((id, "unopened", str(e)))
+            reply = pickle.dumps((job, "unopened", str(e)))
         except Undecided as e:
-            reply = pickle.dumps((id, "undecided", str(e)))
+            reply = pickle.dumps((job, "undecided", str(e)))
         except BaseException as e:  # also SystemExit: whatever a candidate raises is its result
-            reply = pickle.dumps((id, "raised", f"{type(e).__name__}: {e}"))
+            reply = pickle.dumps((job, "raised", f"{type(e).__name__}: {e}"))
         self.conn.send_bytes(reply)
 
     # -- requests -----------------------------------------------------------------------------------------------
 
-    def do_start(self, id: int, note: Note, hello: dict[str, Any]) -> None:
+    def do_start(self, job: int, note: Note, hello: dict[str, Any]) -> None:
         sys.path[:] = hello["path"]
         self.lock = TimingLock(hello["lock"]) if hello["lock"] is not False else None
         with self.shared():
@@ -105,7 +105,7 @@ class Worker:
                 module, _, attribute = hello["backend"].partition(":")
                 self.backend = getattr(importlib.import_module(module), attribute)()
 
-    def do_build(self, id: int, note: Note, handle: str, row: np.ndarray, limit_s: float) -> dict[str, float]:
+    def do_build(self, job: int, note: Note, handle: str, row: np.ndarray, limit_s: float) -> dict[str, float]:
         task = self.opened(handle, note)
         with self.shared():
             note("build")
@@ -113,12 +113,12 @@ class Worker:
             with _limit(limit_s):
                 candidate = self.backend.build(task, row)
             build_s = time.perf_counter() - began
-        apply_s = float(getattr(candidate, "apply_s", 0.0))
-        self.held[id] = candidate
+        apply_s = float(candidate.apply_s)
+        self.held[job] = candidate
         return {"apply": apply_s, "build": max(build_s - apply_s, 0.0)}
 
     def do_time(
-        self, id: int, note: Note, token: int, bar: Bar, seed: list[int], verify: bool, limit_s: float, check_s: float
+        self, job: int, note: Note, token: int, bar: Bar, seed: list[int], verify: bool, limit_s: float, check_s: float
     ) -> tuple[Timing, float, str | None]:
         self.spent = self.held.pop(token)
         with self.exclusive():
@@ -134,10 +134,10 @@ class Worker:
                     wrong = self.spent.check()
         return timing, run_s, wrong
 
-    def do_realise(self, id: int, note: Note, handle: str, codes: np.ndarray, limit_s: float) -> Realised:
+    def do_realise(self, job: int, note: Note, handle: str, codes: np.ndarray, limit_s: float) -> Realised:
         task = self.opened(handle, note)
         with self.shared():
-            note("replay")
+            note("realise")
             with _limit(limit_s):
                 real = self.backend.realise(task, codes)
         if len(real.codes) != len(codes) or len(real.why) != len(codes):
@@ -145,11 +145,11 @@ class Worker:
         return Realised(np.asarray(real.codes, dtype=np.int64), tuple(real.why))
 
     def do_features(
-        self, id: int, note: Note, handle: str, codes: np.ndarray, limit_s: float
+        self, job: int, note: Note, handle: str, codes: np.ndarray, limit_s: float
     ) -> tuple[Statements, np.ndarray]:
         task = self.opened(handle, note)
         with self.shared():
-            note("replay")
+            note("realise")
             with _limit(limit_s):
                 found, ok = self.backend.features(task, codes)
         ok = np.asarray(ok, dtype=bool)
@@ -160,18 +160,13 @@ class Worker:
         return (found if len(found) == ok.sum() else found[ok]), ok
 
     def do_call(
-        self, id: int, note: Note, handle: str | None, method: str, args: tuple, exclusive: bool, limit_s: float
+        self, job: int, note: Note, handle: str | None, method: str, args: tuple, exclusive: bool, limit_s: float
     ) -> Any:
         first = () if handle is None else (self.opened(handle, note),)
         with self.exclusive() if exclusive else self.shared():
             note("call")
             with _limit(limit_s):
                 return getattr(self.backend, method)(*first, *args)
-
-    def do_threads(self, id: int, note: Note) -> int | None:
-        note("call")
-        ask = getattr(self.backend, "threads", None)
-        return None if ask is None else int(ask())
 
     # -- inside -------------------------------------------------------------------------------------------------
 

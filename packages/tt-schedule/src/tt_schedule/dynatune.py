@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 from tt_spec.clock import Clock
+from tt_spec.errors import PieceError
 from tt_spec.rng import rng_for
-from tt_spec.roles import PieceError
 from tt_spec.types import Slot, TaskState
 
 from tt_schedule.actions import epsilon_greedy, softmax, ucb

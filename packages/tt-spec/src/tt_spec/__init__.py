@@ -1,15 +1,16 @@
 """The vocabulary of tt: types, roles, hooks, ask/tell pipeline, loop and clock."""
 
 from tt_spec.clock import Clock, VirtualClock, WallClock
-from tt_spec.faults import PieceFailure, blame, summary
+from tt_spec.errors import PieceError, PieceFailure, PluginError, StoreError, UserError, summary
+from tt_spec.faults import blame
 from tt_spec.hooks import Entry, hookimpl
-from tt_spec.loop import Outcome, rows_left, run
+from tt_spec.loop import Loop, Outcome, rows_left
 from tt_spec.pipeline import Pipeline
-from tt_spec.plugins import PluginError, Plugins, nearest
+from tt_spec.plugins import Plugins, nearest
 from tt_spec.rng import draw, rng_for
-from tt_spec.roles import PieceError, Realised, RunInfo, RunState, StoreError
+from tt_spec.roles import Listener, Realised, RunInfo, RunState
 from tt_spec.serial import from_json, to_json
-from tt_spec.space import Knob, Limit, Space
+from tt_spec.space import Knob, Limit, Space, token, tokens
 from tt_spec.types import (
     ERRORS,
     Bar,
@@ -25,6 +26,7 @@ from tt_spec.types import (
     Task,
     TaskState,
     Timing,
+    Trial,
     concat_statements,
     labels,
 )
@@ -39,6 +41,8 @@ __all__ = [
     "Group",
     "Knob",
     "Limit",
+    "Listener",
+    "Loop",
     "Measurement",
     "Outcome",
     "PieceError",
@@ -59,6 +63,8 @@ __all__ = [
     "Task",
     "TaskState",
     "Timing",
+    "Trial",
+    "UserError",
     "VirtualClock",
     "WallClock",
     "blame",
@@ -70,7 +76,8 @@ __all__ = [
     "nearest",
     "rng_for",
     "rows_left",
-    "run",
     "summary",
     "to_json",
+    "token",
+    "tokens",
 ]

@@ -1,4 +1,4 @@
-"""Whose fault it was: a piece that raises or returns rubbish is named, with the distribution that brought it."""
+"""Faults of pieces: one that raises or returns rubbish is named, with the distribution that brought it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from tt_spec import roles
-from tt_spec.plugins import ORIGIN, PluginError
-from tt_spec.roles import PieceError, Realised
+from tt_spec.errors import PieceFailure, whose
+from tt_spec.roles import Realised
 from tt_spec.space import Space
 from tt_spec.types import Prediction, Proposal, Selection, Statements
 
 __all__ = [
-    "PieceFailure",
     "blame",
     "checked_features",
     "checked_prediction",
@@ -25,44 +23,7 @@ __all__ = [
     "checked_realised",
     "checked_scores",
     "checked_selection",
-    "lacks",
-    "summary",
-    "whose",
 ]
-
-
-class PieceFailure(PieceError):
-    """A piece failed at its work; the message names it, its distribution and what went wrong.
-
-    Args:
-        piece: The piece, or what stands for it.
-        what: The exception that it raised, which also becomes `__cause__`, or a text where that lives elsewhere.
-    """
-
-    def __init__(self, role: str, piece: Any, what: BaseException | str) -> None:
-        text = summary(what) if isinstance(what, BaseException) else what
-        super().__init__(f"{whose(role, piece)} failed: {text}")
-
-
-def summary(e: BaseException) -> str:
-    """Any exception in one line: its type and 300 characters of its message; of our own, which say all, the message."""
-    text = " ".join(str(e).split())
-    if isinstance(e, PieceError | PluginError):
-        return text
-    return f"{type(e).__name__}: {text[:300]}" if text else type(e).__name__
-
-
-def whose(role: str, piece: Any) -> str:
-    """How to call a piece: "searcher 'anneal' of tt-search 0.1.0" if `Plugins` built it, else by its class."""
-    known = getattr(piece, ORIGIN, None)
-    return known if isinstance(known, str) else f"{role} {type(piece).__module__}.{type(piece).__qualname__}"
-
-
-def lacks(role: str, piece: Any) -> list[str]:
-    """What the role's protocol in `tt_spec.roles` asks for and the piece has not."""
-    protocol = getattr(roles, role.capitalize(), object)
-    wanted = [*getattr(protocol, "__annotations__", {}), *vars(protocol)]
-    return [name for name in wanted if not name.startswith("_") and not hasattr(piece, name)]
 
 
 @contextmanager

@@ -60,7 +60,7 @@ class Specs:
 
     @hookspec
     def tt_measurers(self) -> list[Entry]:
-        """Pieces that turn rows into measurements."""
+        """Pieces that turn rows into trials."""
         return []
 
     @hookspec
@@ -100,7 +100,8 @@ class Specs:
 
     @hookspec
     def tt_models(self) -> list[Entry]:
-        """Named models; `build()` returns what the runner imports."""
+        """Named models, and file formats called like their suffix; `build()` returns what the runner imports, or a
+        `ModelFormat`."""
         return []
 
     @hookspec

@@ -5,23 +5,57 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from tt_spec.clock import Clock
-from tt_spec.faults import PieceFailure, blame, summary, whose
-from tt_spec.pipeline import Pipeline
-from tt_spec.roles import Measurer, RunInfo, RunState, Scheduler, Stopper, Store
-from tt_spec.types import Bar, Batch, Measurement, Slot, TaskState
+from tt_spec.errors import PieceFailure, summary, whose
+from tt_spec.faults import blame
+from tt_spec.roles import (
+    Budgeted,
+    LimitsRows,
+    LimitsTime,
+    Listener,
+    Measurer,
+    RunInfo,
+    RunState,
+    Scheduler,
+    Stopper,
+    Store,
+)
+from tt_spec.space import token
+from tt_spec.types import Bar, Batch, Measurement, Slot, Task, TaskState, Trial
 
-__all__ = ["ROW_S", "Outcome", "rows_left", "run"]
+__all__ = ["ROW_S", "Asks", "Loop", "Outcome", "rows_left"]
 
 ROW_S = 1.0
 """What a row is taken to cost before one was measured, seconds. Cautious: what a first slot leaves over goes to others,
 what it takes too much is lost to them."""
+
+
+class Asks(Protocol):
+    """What the loop needs of a task's pipeline; see `tt_spec.Pipeline`."""
+
+    task: Task
+
+    @property
+    def best_s(self) -> float: ...
+
+    def incumbents(self) -> list[tuple[int, float]]: ...
+
+    def known_trials(self) -> int: ...
+
+    def ask(self, n: int) -> Batch: ...
+
+    def tell(self, batch_id: int, results: Sequence[Measurement]) -> None: ...
+
+    def refusal(self, row: np.ndarray) -> Trial: ...
+
+    def measured(self, trial: Trial, **about: Any) -> Measurement: ...
 
 
 @dataclass
@@ -35,141 +69,250 @@ class Outcome:
     info: dict[str, Any] = field(default_factory=dict)
 
 
-def run(
-    pipelines: Sequence[Pipeline],
-    measurer: Measurer,
-    store: Store,
-    scheduler: Scheduler,
-    stoppers: Sequence[Stopper],
-    clock: Clock,
-    *,
-    info: RunInfo,
-    batch: int = 64,
-    cap_s: float = 10.0,
-    listeners: Sequence[Any] = (),
-    halt: Callable[[], str | None] = lambda: None,
-    stamp: dict[str, Any] | None = None,
-) -> Outcome:
-    """Tune until the scheduler has no slot, a run-wide stopper speaks, `halt` gives a reason, or something fails.
+class Loop:
+    """A run: slot after slot until the scheduler has none, a run-wide stopper speaks, `halt` gives a reason, or
+    something fails.
 
     Every measurement is in the store before anything else happens to it. A failure of a piece or of the store ends
     the run with everything measured so far; `Outcome.failure` is a `PieceFailure` that names it. A listener that
     fails is warned of once, and the run goes on.
 
     Args:
+        pipelines: One per task; a slot names its task by the index.
+        info: Of the run, for listeners; `states` is filled here.
         batch: Rows asked at once.
         cap_s: The longest one evaluation may take, seconds.
-        listeners: Objects with any of the event hooks' methods (`tt_run_started`, ...), e.g. pluggy's relay.
         halt: Asked after every measurement; e.g. whether Ctrl-C was pressed.
         stamp: Fields set on every measurement, e.g. device and versions.
     """
-    states = [_restored(p) for p in pipelines]
-    info = dataclasses.replace(info, states=tuple(states))
-    whole = RunState(states, clock.now())
-    stamp = {**(stamp or {}), "run_id": info.run_id}
 
-    failing: set[int] = set()
+    def __init__(
+        self,
+        pipelines: Sequence[Asks],
+        measurer: Measurer,
+        store: Store,
+        scheduler: Scheduler,
+        stoppers: Sequence[Stopper],
+        clock: Clock,
+        *,
+        info: RunInfo,
+        batch: int = 64,
+        cap_s: float = 10.0,
+        listeners: Sequence[Listener] = (),
+        halt: Callable[[], str | None] = lambda: None,
+        stamp: dict[str, Any] | None = None,
+    ) -> None:
+        self.pipelines, self.measurer, self.store, self.scheduler = pipelines, measurer, store, scheduler
+        self.stoppers, self.clock, self.batch, self.cap_s = stoppers, clock, batch, cap_s
+        self.listeners, self.halt = listeners, halt
+        self.stamp = {**(stamp or {}), "run_id": info.run_id}
+        self.states = [_state(p) for p in pipelines]
+        self.info = dataclasses.replace(info, states=tuple(self.states))
+        self.whole = RunState(self.states, clock.now())
+        self._failing: set[int] = set()
 
-    def emit(event: str, **what: Any) -> None:
-        for i, listener in enumerate(listeners):
-            try:
-                getattr(listener, event, _ignore)(run=info, **what)
-            except Exception as e:  # who only listens can lose no more than what it would have written
-                if i not in failing:
-                    text = f"{whose('listener', listener)} failed in {event}; the run goes on: {type(e).__name__}: {e}"
-                    warnings.warn(text, stacklevel=2)
-                failing.add(i)
+    def run(self) -> Outcome:
+        """All slots, to the end."""
+        reason: str | None = None
+        failure: Exception | None = None
+        try:
+            self._emit("tt_run_started")
+            while (reason := self.over()) is None:
+                slot = self.next_slot()
+                if slot is None:
+                    reason = "every task is finished"
+                    break
+                self.slot(slot)
+        except Exception as e:  # whatever broke, what was measured stays measured and is handed back
+            failure, reason = e, f"broken off: {summary(e)}"
+        self._emit("tt_run_stopped", states=self.states, reason=reason)
+        return Outcome(self.states, reason, failure, self.whole.trials)
 
-    def verdict(s: Stopper, state: Any) -> str | None:
-        with blame("stopper", s):
-            reason = s.stop(state, clock)
+    def over(self) -> str | None:
+        """The reason to end the run now, or None."""
+        reason = self.halt()
+        for s in self.stoppers:
+            reason = reason or (self._verdict(s, self.whole) if s.scope == "run" else None)
+        return reason
+
+    def next_slot(self) -> Slot | None:
+        """The scheduler's next slot; its `info` also says its number and what deciding took, `decided_s`."""
+        left = rows_left(self.stoppers, self.whole, self.clock)
+        began = self.clock.now()
+        with blame("scheduler", self.scheduler):
+            if isinstance(self.scheduler, Budgeted):
+                self.scheduler.budget(left)
+            slot = self.scheduler.next(self.states, self.clock)
+            _check(slot, self.states)
+        if slot is None:
+            return None
+        self.whole.slots += 1
+        about = {"number": self.whole.slots, "gain_s": slot.gain_s, "decided_s": self.clock.now() - began}
+        return dataclasses.replace(slot, info={**slot.info, **about})
+
+    def slot(self, slot: Slot) -> None:
+        """Batches of one task until the slot is used up, the task is finished or the run is over."""
+        state = self.states[slot.task]
+        started, spent = self.clock.now(), 0
+        while self.over() is None:
+            rows = self._room(slot, state, self.clock.now() - started, spent)
+            if rows < 1:
+                break
+            spent += self._turn(slot, rows)
+            if self._finished(state) or (slot.trials is None and slot.seconds is None):
+                break
+        if state.finished is not None:
+            self._emit("tt_task_finished", state=state)
+
+    # -- inside -------------------------------------------------------------------------------------------------
+
+    def _room(self, slot: Slot, state: TaskState, passed_s: float, spent: int) -> int:
+        """Rows of the slot's next batch; 0 once it is used up."""
+        rows = int(max(1, min(self.batch, _rows_allowed(self.stoppers, self.whole))))
+        if slot.trials is not None:
+            rows = min(rows, slot.trials - spent)
+        if slot.seconds is not None:
+            rows = min(rows, _fit(slot.seconds, passed_s, spent, state.row_s))
+        return rows
+
+    def _turn(self, slot: Slot, rows: int) -> int:
+        """One batch: ask, measure, tell; how many results came. Asking and measuring meet here and nowhere else."""
+        pipeline, state = self.pipelines[slot.task], self.states[slot.task]
+        asked_at, before_s = self.clock.now(), state.best_s
+        asked = pipeline.ask(rows)
+        refused = self._refused(asked, pipeline, state)
+        if not len(asked.codes):
+            state.finished = "its space is exhausted"
+            return 0
+        asked.info["slot"] = dict(slot.info)
+        results: list[Measurement] = []
+        broke: Exception | None = None
+        try:
+            self._measure(asked, pipeline, state, results)
+        except Exception as e:  # what came before counts; the failure goes on afterwards
+            broke = e
+        try:
+            pipeline.tell(asked.id, results)
+        except Exception as e:  # it was learned by the pipeline, if not by the searcher
+            broke = broke or e
+        state.row_s = (self.clock.now() - asked_at) / max(1, len(results))
+        if math.isfinite(before_s):
+            asked.info["slot"]["realised_s"] = state.weight * (before_s - state.best_s)
+        state.batches += 1
+        state.curve.append((state.trials, self.clock.now(), state.best_s))
+        self._emit("tt_batch_measured", state=state, batch=asked, results=refused + results)
+        if broke is not None:
+            raise broke
+        return len(results)
+
+    def _refused(self, asked: Batch, pipeline: Asks, state: TaskState) -> list[Measurement]:
+        """Rows that the backend refused on the way, stored and told."""
+        refused = [pipeline.measured(pipeline.refusal(row), at=self.clock.now(), **self.stamp) for row in asked.invalid]
+        if refused:
+            with blame("store", self.store):
+                self.store.append(refused)
+            pipeline.tell(asked.id, refused)
+            for m in refused:
+                state.record(m)
+        return refused
+
+    def _measure(self, asked: Batch, pipeline: Asks, state: TaskState, results: list[Measurement]) -> None:
+        """Measure a batch; every measurement is stored before it is added to `results`."""
+        origin = {token(row): o for row, o in zip(asked.codes, asked.origin, strict=True)}
+        bar = Bar(state.best_s, state.flops, self.cap_s)
+        with blame("measurer", self.measurer):
+            stream = iter(self.measurer.measure(pipeline.task, asked.codes, bar))
+        with _closing(stream, self.measurer):
+            while True:
+                with blame("measurer", self.measurer):
+                    trial = next(stream, None)
+                    if trial is None:
+                        break
+                    if not isinstance(trial, Trial):
+                        raise ValueError(f"measure must yield Trials, it yielded a {type(trial).__name__}")
+                    where = origin.pop(token(trial.config), None)
+                    if where is None:
+                        raise ValueError(f"a measurer must yield each asked row once, it yielded {list(trial.config)}")
+                m = pipeline.measured(trial, origin=where, at=self.clock.now(), **self.stamp)
+                with blame("store", self.store):
+                    self.store.append([m])
+                results.append(m)
+                state.record(m)
+                self.whole.trials += m.error != "invalid"
+                if self.over() is not None:
+                    break
+            if not results:
+                raise PieceFailure("measurer", self.measurer, f"it yielded no trial of {len(asked.codes)} rows")
+
+    def _verdict(self, stopper: Stopper, state: Any) -> str | None:
+        with blame("stopper", stopper):
+            reason = stopper.stop(state, self.clock)
             if reason is not None and not isinstance(reason, str):
                 raise ValueError(f"stop must return a reason or None, got {reason!r}")
             return reason
 
-    def stopped(state: TaskState) -> bool:
-        for s in stoppers:
+    def _finished(self, state: TaskState) -> bool:
+        for s in self.stoppers:
             if s.scope == "task" and state.finished is None:
-                state.finished = verdict(s, state)
+                state.finished = self._verdict(s, state)
         return state.finished is not None
 
-    def over() -> str | None:
-        reason = halt()
-        for s in stoppers:
-            reason = reason or (verdict(s, whole) if s.scope == "run" else None)
-        return reason
-
-    def room() -> int:
-        return int(max(1, min(batch, _least("room", stoppers, whole))))
-
-    reason: str | None = None
-    failure: Exception | None = None
-    tell_budget = getattr(scheduler, "budget", None)
-    try:
-        emit("tt_run_started")
-        while (reason := over()) is None:
-            left = rows_left(stoppers, whole, clock)
-            began = clock.now()
-            with blame("scheduler", scheduler):
-                if tell_budget is not None:
-                    tell_budget(left)
-                slot = scheduler.next(states, clock)
-                _check(slot, states)
-            if slot is None:
-                reason = "every task is finished"
-                break
-            whole.slots += 1
-            about = {**slot.info, "number": whole.slots, "gain_s": slot.gain_s, "decided_s": clock.now() - began}
-            _slot(
-                slot,
-                about,
-                pipelines[slot.task],
-                states[slot.task],
-                measurer,
-                store,
-                whole,
-                clock,
-                cap_s,
-                stamp,
-                room,
-                over,
-                stopped,
-                emit,
-            )
-            if states[slot.task].finished is not None:
-                emit("tt_task_finished", state=states[slot.task])
-    except Exception as e:  # whatever broke, what was measured stays measured and is handed back
-        failure, reason = e, f"broken off: {summary(e)}"
-    emit("tt_run_stopped", states=states, reason=reason)
-    return Outcome(states, reason, failure, whole.trials)
+    def _emit(self, event: str, **what: Any) -> None:
+        for i, listener in enumerate(self.listeners):
+            try:
+                getattr(listener, event)(run=self.info, **what)
+            except Exception as e:  # who only listens can lose no more than what it would have written
+                if i not in self._failing:
+                    text = f"{whose('listener', listener)} failed in {event}; the run goes on: {type(e).__name__}: {e}"
+                    warnings.warn(text, stacklevel=2)
+                self._failing.add(i)
 
 
 def rows_left(stoppers: Sequence[Stopper], state: RunState, clock: Clock) -> float:
-    """How many more rows the run is likely to measure, at least 1; inf where no stopper bounds it.
+    """Rows that the run is likely to measure yet, at least 1; inf where no stopper bounds it.
 
     Time counts at the run's own pace so far.
     """
-    run_wide = [s for s in stoppers if s.scope == "run"]
-    rows, seconds = _least("room", run_wide, state), _least("left_s", run_wide, state, clock)
-    pace_s = (clock.now() - state.started) / state.trials if state.trials else ROW_S
-    return max(1.0, min(rows, seconds / max(pace_s, 1e-6)))
-
-
-def _least(limit: str, stoppers: Sequence[Stopper], *of: Any) -> float:
-    """The least of what the stoppers that have this limit answer, inf without any."""
-    least = math.inf
+    seconds = math.inf
     for s in stoppers:
-        if (ask := getattr(s, limit, None)) is not None:
-            with blame("stopper", s):
-                answer = float(ask(*of))
-                if math.isnan(answer):
-                    raise ValueError(f"{limit} must be a number, got nan")
-            least = min(least, answer)
-    return least
+        if isinstance(s, LimitsTime):
+            seconds = min(seconds, _number(s, "left_s", s.left_s, state, clock))
+    pace_s = (clock.now() - state.started) / state.trials if state.trials else ROW_S
+    return max(1.0, min(_rows_allowed(stoppers, state), seconds / max(pace_s, 1e-6)))
 
 
-def _ignore(**_: Any) -> None:
-    pass
+def _rows_allowed(stoppers: Sequence[Stopper], state: RunState) -> float:
+    """The least room that a stopper leaves; inf where none bounds the rows."""
+    rows = math.inf
+    for s in stoppers:
+        if isinstance(s, LimitsRows):
+            rows = min(rows, _number(s, "room", s.room, state))
+    return rows
+
+
+def _state(pipeline: Asks) -> TaskState:
+    state = TaskState(pipeline.task, best_s=pipeline.best_s, incumbents=pipeline.incumbents())
+    state.restored = pipeline.known_trials()
+    return state
+
+
+@contextmanager
+def _closing(stream: Iterator[Trial], measurer: Measurer) -> Iterator[None]:
+    """Abandon what is left of a measurer's generator."""
+    try:
+        yield
+    finally:
+        if isinstance(stream, Generator):
+            with blame("measurer", measurer):
+                stream.close()
+
+
+def _number(stopper: Stopper, limit: str, ask: Callable[..., float], *of: Any) -> float:
+    with blame("stopper", stopper):
+        answer = float(ask(*of))
+        if math.isnan(answer):
+            raise ValueError(f"{limit} must be a number, got nan")
+        return answer
 
 
 def _check(slot: Any, states: Sequence[TaskState]) -> None:
@@ -189,131 +332,3 @@ def _fit(seconds: float, passed: float, spent: int, row_s: float) -> int:
     least, and before there is a pace a row is taken to cost `ROW_S`."""
     rows = int((seconds - passed) / (row_s or ROW_S))
     return rows if spent else max(1, rows)
-
-
-def _restored(pipeline: Pipeline) -> TaskState:
-    state = TaskState(pipeline.task, best_s=pipeline.best_s, incumbents=pipeline.incumbents())
-    state.restored = sum(n for kind, n in pipeline.errors().items() if kind != "invalid")
-    return state
-
-
-def _slot(
-    slot: Slot,
-    about: dict[str, Any],
-    pipeline: Pipeline,
-    state: TaskState,
-    measurer: Measurer,
-    store: Store,
-    whole: RunState,
-    clock: Clock,
-    cap_s: float,
-    stamp: dict[str, Any],
-    room: Callable[[], int],
-    over: Callable[[], str | None],
-    stopped: Callable[[TaskState], bool],
-    emit: Callable[..., None],
-) -> None:
-    started, spent = clock.now(), 0
-    while over() is None:
-        left = room() if slot.trials is None else min(room(), slot.trials - spent)
-        if slot.seconds is not None:
-            left = min(left, _fit(slot.seconds, clock.now() - started, spent, state.row_s))
-        if left < 1:
-            break
-        asked_at, before_s = clock.now(), state.best_s
-        asked = pipeline.ask(left)
-        refused = [_invalid(pipeline, row, clock, stamp) for row in asked.invalid]
-        if refused:
-            with blame("store", store):
-                store.append(refused)
-            pipeline.tell(asked.id, refused)
-            state.errors["invalid"] = state.errors.get("invalid", 0) + len(refused)
-        if not len(asked.codes):
-            state.finished = "its space is exhausted"
-            break
-        asked.info["slot"] = about
-        results: list[Measurement] = []
-        broke: Exception | None = None
-        try:
-            _measure(asked, pipeline, state, measurer, store, whole, clock, cap_s, stamp, over, results)
-        except Exception as e:  # what came before counts; the failure goes on afterwards
-            broke = e
-        try:
-            pipeline.tell(asked.id, results)
-        except Exception as e:  # it was learned by the pipeline, if not by the searcher
-            broke = broke or e
-        spent += len(results)
-        state.row_s = (clock.now() - asked_at) / max(1, len(results))
-        if math.isfinite(before_s):
-            asked.info["slot"] = {**about, "realised_s": state.weight * (before_s - state.best_s)}
-        state.batches += 1
-        state.curve.append((state.trials, clock.now(), state.best_s))
-        emit("tt_batch_measured", state=state, batch=asked, results=refused + results)
-        if broke is not None:
-            raise broke
-        if stopped(state) or (slot.trials is None and slot.seconds is None):
-            break
-
-
-def _measure(
-    asked: Batch,
-    pipeline: Pipeline,
-    state: TaskState,
-    measurer: Measurer,
-    store: Store,
-    whole: RunState,
-    clock: Clock,
-    cap_s: float,
-    stamp: dict[str, Any],
-    over: Callable[[], str | None],
-    results: list[Measurement],
-) -> None:
-    """Measure a batch; every measurement is stored before it is added to `results`."""
-    origin = {row.tobytes(): o for row, o in zip(asked.codes, asked.origin, strict=True)}
-    with blame("measurer", measurer):
-        stream = iter(measurer.measure(pipeline.task, asked.codes, Bar(state.best_s, state.flops, cap_s)))
-    try:
-        while True:
-            with blame("measurer", measurer):
-                m = next(stream, None)
-                if m is None:
-                    break
-                where = origin.pop(np.asarray(m.config, dtype=np.int64).tobytes(), None)
-                if where is None:
-                    raise ValueError(f"a measurer must yield each asked row once, it yielded {list(m.config)}")
-            m = dataclasses.replace(m, origin=where, at=clock.now(), knobs=pipeline.space.decode(m.config), **stamp)
-            with blame("store", store):
-                store.append([m])
-            results.append(m)
-            if m.error != "invalid":  # such a row was never built and costs no trial
-                whole.trials += 1
-                state.trials += 1
-            if m.error is not None:
-                state.errors[m.error] = state.errors.get(m.error, 0) + 1
-            elif m.latency_s < state.best_s:
-                if m.latency_s < 0.99 * state.best_s or not math.isfinite(state.best_s):
-                    state.last_gain_trial = state.trials
-                state.best_s = m.latency_s
-                state.incumbents.append((state.restored + state.trials, m.latency_s))
-            if over() is not None:
-                break
-        if not results:
-            raise PieceFailure("measurer", measurer, f"it yielded no measurement of {len(asked.codes)} rows")
-    finally:
-        close = getattr(stream, "close", None)
-        if close is not None:
-            with blame("measurer", measurer):
-                close()
-
-
-def _invalid(pipeline: Pipeline, row: Any, clock: Clock, stamp: dict[str, Any]) -> Measurement:
-    return Measurement(
-        pipeline.task.key,
-        pipeline.space.key,
-        tuple(int(c) for c in row),
-        pipeline.space.decode(row),
-        error="invalid",
-        why=pipeline.why_invalid(row),
-        at=clock.now(),
-        **stamp,
-    )

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tt_spec.clock import Clock, WallClock
+from tt_spec.errors import StoreError
 from tt_spec.faults import (
     blame,
     checked_features,
@@ -20,8 +21,8 @@ from tt_spec.faults import (
     checked_selection,
 )
 from tt_spec.rng import draw, rng_for
-from tt_spec.roles import Realised, Sampler, Searcher, StoreError, Surrogate
-from tt_spec.space import Space
+from tt_spec.roles import Learns, Realised, Sampler, Searcher, Surrogate
+from tt_spec.space import Space, token, tokens
 from tt_spec.types import (
     Batch,
     Context,
@@ -31,15 +32,16 @@ from tt_spec.types import (
     Proposal,
     Statements,
     Task,
+    Trial,
     concat_statements,
     labels,
 )
 
-__all__ = ["Pipeline", "Programs"]
+__all__ = ["Pipeline", "ProgramSource"]
 
 
-class Programs(Protocol):
-    """What the pipeline needs from whoever can make programs; every measurer offers it."""
+class ProgramSource(Protocol):
+    """Whoever can make programs: every measurer."""
 
     def realise(self, task: Task, codes: np.ndarray) -> Realised: ...
 
@@ -77,7 +79,7 @@ class Pipeline:
         searcher: Searcher,
         sampler: Sampler,
         *,
-        programs: Programs | None = None,
+        programs: ProgramSource | None = None,
         draft: Surrogate | None = None,
         verify: int = 256,
         seed: int = 0,
@@ -133,9 +135,13 @@ class Pipeline:
                 found.append((trial, seconds))
         return found
 
+    def known_trials(self) -> int:
+        """Told rows that cost a trial: all but the refused ones."""
+        return sum(error != "invalid" for error in self._errors)
+
     def why_invalid(self, row: np.ndarray) -> str:
         """The backend's message for a row that it refused."""
-        return self._why.get(np.ascontiguousarray(row, dtype=np.int64).tobytes(), "")
+        return self._why.get(token(row), "")
 
     def top(self, n: int) -> list[tuple[np.ndarray, float]]:
         """The `n` best valid rows with their seconds, best first."""
@@ -152,11 +158,11 @@ class Pipeline:
         for m in measurements:
             if m.task_key == self.task.key and m.space_key == self.space.key:
                 row = self._row(m)
-                token = row.tobytes()
-                if token not in self._seen:
-                    self._seen.add(token)
+                name = token(row)
+                if name not in self._seen:
+                    self._seen.add(name)
                     self._record(row, m)
-                elif (i := self._at.get(token)) is not None:
+                elif (i := self._at.get(name)) is not None:
                     self._seconds[i], self._errors[i] = m.latency_s, m.error
         return len(self._rows) - before
 
@@ -171,7 +177,7 @@ class Pipeline:
         return np.asarray(m.config, dtype=np.int64)
 
     def _record(self, row: np.ndarray, m: Measurement) -> None:
-        self._at[row.tobytes()] = len(self._rows)
+        self._at[token(row)] = len(self._rows)
         self._rows.append(row)
         self._seconds.append(m.latency_s)
         self._errors.append(m.error)
@@ -182,16 +188,16 @@ class Pipeline:
         """Up to `n` rows that were never asked; none when the space is exhausted."""
         if n < 1:
             raise ValueError(f"ask for at least one row, got {n}")
-        round = len(self._rows) + len(self._pending)
+        turn = len(self._rows) + len(self._pending)
         info: dict[str, Any] = {}
         chosen, invalid = _Chosen(), []
         self._admit(self._warm, "warm", chosen, invalid, n)
         self._warm = np.array([w for w in self._warm if _token(self.space, w) not in self._seen])
         if any(math.isfinite(s) for s in self._seconds) and len(chosen.rows) < n:
-            codes, info, wanted = self._propose(n - len(chosen.rows), round)
+            codes, info, wanted = self._propose(n - len(chosen.rows), turn)
             n = len(chosen.rows) + wanted
             self._admit(codes, "search", chosen, invalid, n)
-        rng = rng_for(self.seed, self.task.key, "random", round)
+        rng = rng_for(self.seed, self.task.key, "random", turn)
         for tries in range(16):  # a backend may refuse most rows: ask for more each time
             if len(chosen.rows) >= n:
                 break
@@ -203,41 +209,48 @@ class Pipeline:
         if info and len(codes):
             predicted = self._score(self.surrogate, codes)
         self._batches += 1
-        for row in codes:
-            self._pending[row.tobytes()] = (self._batches, row)
+        for name, row in zip(tokens(codes), codes, strict=True):
+            self._pending[name] = (self._batches, row)
         dropped = np.stack(invalid) if invalid else codes[:0]
         return Batch(self._batches, codes, tuple(chosen.origin), predicted, dropped, info)
 
-    def tell(self, id: int, results: Sequence[Measurement]) -> None:
+    def tell(self, batch_id: int, results: Sequence[Measurement]) -> None:
         """Report some or all results of a batch; the rest stay pending."""
         told: set[bytes] = set()
         for m in results:  # all are checked before any is learned
-            token = np.asarray(m.config, dtype=np.int64).tobytes()
-            known = self._pending.get(token, (0,))[0] == id or (m.error == "invalid" and token in self._refused)
-            if not known or token in told:
-                raise ValueError(f"batch {id} has no pending row {list(m.config)}: tell each asked row once")
-            told.add(token)
+            name = token(m.config)
+            pending = self._pending.get(name, (0,))[0] == batch_id
+            if name in told or not (pending or (m.error == "invalid" and name in self._refused)):
+                raise ValueError(f"batch {batch_id} has no pending row {list(m.config)}: tell each asked row once")
+            told.add(name)
         rows, seconds = [], []
         for m in results:
             row = np.asarray(m.config, dtype=np.int64)
             self._record(row, m)
-            if self._pending.pop(row.tobytes(), None) is None:
-                self._refused.discard(row.tobytes())
+            if self._pending.pop(token(row), None) is None:
+                self._refused.discard(token(row))
                 continue
             rows.append(row)
             seconds.append(m.latency_s)
-        tell = getattr(self.searcher, "tell", None)
-        if rows and tell is not None:
+        if rows and isinstance(self.searcher, Learns):
             y = np.array([self.best_s / s if math.isfinite(s) else 0.0 for s in seconds])
             with blame("searcher", self.searcher):
-                tell(self._context("tell", len(self._rows)), np.stack(rows), y)
+                self.searcher.tell(self._context("tell", len(self._rows)), np.stack(rows), y)
+
+    def refusal(self, row: np.ndarray) -> Trial:
+        """The trial of a row `(d,)` that the backend refused on the way."""
+        return Trial(tuple(int(c) for c in row), error="invalid", why=self.why_invalid(row))
+
+    def measured(self, trial: Trial, **about: Any) -> Measurement:
+        """The trial as what stores keep; `about` as in `Measurement.of`."""
+        return Measurement.of(trial, self.task, **about)
 
     # -- inside -------------------------------------------------------------------------------------------------
 
-    def _propose(self, n: int, round: int) -> tuple[np.ndarray, dict[str, Any], int]:
+    def _propose(self, n: int, turn: int) -> tuple[np.ndarray, dict[str, Any], int]:
         """Rows to measure, remarks, and how many rows the batch should have with the random ones, at most `n`."""
-        self._fit(round)
-        ctx = self._context("searcher", round)
+        self._fit(turn)
+        ctx = self._context("searcher", turn)
         with blame("searcher", self.searcher):
             asked = self.searcher.propose(ctx, max(self.verify, n) if self.draft else n)
             proposal = checked_proposal(asked, self.space, self.searcher)
@@ -247,7 +260,7 @@ class Pipeline:
             proposal = Proposal(proposal.codes, ctx.score(proposal.codes), proposal.random_share, proposal.info)
         share = min(max(proposal.random_share, 0.0), 1.0)
         greedy = n - int(round_half_up(share * n))
-        ctx.rng = rng_for(self.seed, self.task.key, "sampler", round)
+        ctx.rng = rng_for(self.seed, self.task.key, "sampler", turn)
         with blame("sampler", self.sampler):
             selection = checked_selection(self.sampler.select(ctx, proposal, greedy), self.space, self.sampler)
             info.update(selection.info)
@@ -257,11 +270,11 @@ class Pipeline:
             n = int(round_half_up(len(codes) / (1.0 - share)))
         return codes, info, n
 
-    def _fit(self, round: int) -> None:
+    def _fit(self, turn: int) -> None:
         known = sum(len(p._rows) for p in (self.peers if self.surrogate.shared else [self]))
         if known == self._fitted_at:
             return
-        rng = rng_for(self.seed, self.task.key, "surrogate", round)
+        rng = rng_for(self.seed, self.task.key, "surrogate", turn)
         sources = self.peers if self.surrogate.shared else [self]
         groups = [g for p in sources if (g := p._group(self.surrogate.inputs)) is not None]
         with blame("surrogate", self.surrogate):
@@ -269,7 +282,7 @@ class Pipeline:
         if self.draft is not None:
             own = self._group("knobs")
             with blame("surrogate", self.draft):
-                self.draft.fit([own] if own else [], rng_for(self.seed, self.task.key, "draft", round))
+                self.draft.fit([own] if own else [], rng_for(self.seed, self.task.key, "draft", turn))
         self._fitted_at = known
 
     def _group(self, inputs: str) -> Group | None:
@@ -289,15 +302,15 @@ class Pipeline:
 
     def _statements(self, codes: np.ndarray) -> tuple[Statements, np.ndarray]:
         assert self.programs is not None
-        tokens = [row.tobytes() for row in np.ascontiguousarray(codes, dtype=np.int64)]
-        missing = [i for i, t in enumerate(tokens) if t not in self._features]
+        names = tokens(codes)
+        missing = [i for i, name in enumerate(names) if name not in self._features]
         if missing:
             with blame("measurer", self.programs):
                 found, ok = checked_features(*self.programs.features(self.task, codes[missing]), len(missing))
             where = np.cumsum(ok) - 1
             for j, i in enumerate(missing):
-                self._features[tokens[i]] = found[where[j] : where[j] + 1] if ok[j] else None
-        out = [self._features[t] for t in tokens]
+                self._features[names[i]] = found[where[j] : where[j] + 1] if ok[j] else None
+        out = [self._features[name] for name in names]
         while len(self._features) > self.FEATURE_CACHE:
             self._features.popitem(last=False)
         return concat_statements([s for s in out if s is not None]), np.array([s is not None for s in out], dtype=bool)
@@ -324,7 +337,7 @@ class Pipeline:
         with blame("surrogate", model):
             return checked_scores(model.score(prediction, 1.0), len(codes))
 
-    def _context(self, role: str, round: int = 0) -> Context:
+    def _context(self, role: str, turn: int = 0) -> Context:
         guide = self.draft or self.surrogate
         pending = [row for _, row in self._pending.values()]
         fitted = self._fitted_at >= 0
@@ -338,7 +351,7 @@ class Pipeline:
             best_s=self.best_s,
             predict=lambda codes: self._predict(guide, codes),
             score=(lambda codes: self._score(guide, codes)) if fitted else (lambda codes: np.zeros(len(codes))),
-            rng=rng_for(self.seed, self.task.key, role, round),
+            rng=rng_for(self.seed, self.task.key, role, turn),
             clock=self.clock,
             fitted=fitted,
             seen=frozenset(self._seen),
@@ -350,7 +363,7 @@ class Pipeline:
             return 0
         codes = self.space.canonical(codes)
         codes = codes[self.space.allowed(codes)]
-        asked = [row.copy() for row in codes if row.tobytes() not in self._seen]
+        asked = [row.copy() for name, row in zip(tokens(codes), codes, strict=True) if name not in self._seen]
         if not asked:
             return 0
         real = None
@@ -361,22 +374,22 @@ class Pipeline:
         for i, row in enumerate(asked):
             if len(chosen.rows) >= n:
                 break
-            if row.tobytes() in self._seen:  # asked for twice, or another row became this one
+            name = token(row)
+            if name in self._seen:  # asked for twice, or another row became this one
                 continue
-            self._seen.add(row.tobytes())
+            self._seen.add(name)
             why = real.why[i] if real is not None else None
             if why is not None:
-                self._why[row.tobytes()] = why
-                self._refused.add(row.tobytes())
+                self._why[name] = why
+                self._refused.add(name)
                 invalid.append(row)
                 continue
             if real is not None:
-                canonical = real.codes[i]
-                if canonical.tobytes() != row.tobytes():
-                    if canonical.tobytes() in self._seen:
+                row, canonical = real.codes[i], token(real.codes[i])
+                if canonical != name:
+                    if canonical in self._seen:
                         continue
-                    row = canonical
-                    self._seen.add(row.tobytes())
+                    self._seen.add(canonical)
             chosen.rows.append(row)
             chosen.origin.append(origin)
         return len(asked)
@@ -389,7 +402,7 @@ class _Chosen:
 
 
 def _token(space: Space, row: np.ndarray) -> bytes:
-    return space.canonical(np.asarray(row, dtype=np.int64)[None])[0].tobytes()
+    return token(space.canonical(np.asarray(row, dtype=np.int64)[None])[0])
 
 
 def round_half_up(x: float) -> float:

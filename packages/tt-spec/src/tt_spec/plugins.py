@@ -6,7 +6,6 @@ import difflib
 import importlib
 import importlib.metadata
 import inspect
-import types
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -15,17 +14,11 @@ from typing import Any
 
 import pluggy
 
+from tt_spec.errors import ORIGIN, PluginError
 from tt_spec.hooks import EVENTS, Entry, Specs
-from tt_spec.roles import ROLES
+from tt_spec.roles import ROLES, Listener
 
-__all__ = ["ORIGIN", "Broken", "Piece", "PluginError", "Plugins", "nearest"]
-
-ORIGIN = "tt_origin"
-"""Attribute of a built piece: what to call it in a message. Text, so that the piece stays picklable."""
-
-
-class PluginError(Exception):
-    """A plug-in or a piece cannot be used; the message says the rule, what came and what to do."""
+__all__ = ["Broken", "Piece", "Plugins", "nearest"]
 
 
 @dataclass(frozen=True)
@@ -127,12 +120,14 @@ class Plugins:
             others = [i.plugin for i in implementations if i is not impl]
             yield f"plug-in {self._origin[impl.plugin_name]}", self.manager.subset_hook_caller(hook, others)
 
-    def listeners(self) -> list[Any]:
+    def listeners(self) -> list[Listener]:
         """One listener for each plug-in that wants events, so that none keeps another from hearing them."""
-        found: dict[str, Any] = {}
+        found: dict[str, Listener] = {}
         for event in EVENTS:
             for who, call in self.each(event):
-                setattr(found.setdefault(who, types.SimpleNamespace(**{ORIGIN: who})), event, call)
+                listener = found.setdefault(who, Listener())
+                setattr(listener, ORIGIN, who)
+                setattr(listener, event, call)
         return list(found.values())
 
     def others(self) -> list[tuple[str, str, str]]:

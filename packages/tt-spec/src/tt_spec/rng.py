@@ -6,15 +6,15 @@ import hashlib
 
 import numpy as np
 
-from tt_spec.space import Space
+from tt_spec.space import Space, token, tokens
 
 __all__ = ["draw", "rng_for"]
 
 
-def rng_for(seed: int, task_key: str, role: str, round: int) -> np.random.Generator:
-    """A generator of `SeedSequence(seed, task key, role, round)`: a task's curve does not depend on the schedule."""
+def rng_for(seed: int, task_key: str, role: str, turn: int) -> np.random.Generator:
+    """A generator of `SeedSequence(seed, task key, role, turn)`: a task's curve does not depend on the schedule."""
     words = [int.from_bytes(hashlib.sha256(t.encode()).digest()[:8], "big") for t in (task_key, role)]
-    return np.random.default_rng(np.random.SeedSequence([seed, *words, round]))
+    return np.random.default_rng(np.random.SeedSequence([seed, *words, turn]))
 
 
 def draw(space: Space, seen: set[bytes] | frozenset[bytes], n: int, rng: np.random.Generator) -> np.ndarray:
@@ -29,9 +29,9 @@ def draw(space: Space, seen: set[bytes] | frozenset[bytes], n: int, rng: np.rand
     turns = _Turns(space, known)
 
     def take(rows: np.ndarray) -> None:
-        fresh = {row.tobytes(): row for row in np.ascontiguousarray(rows, dtype=np.int64)}
-        for row in turns.pick([r for token, r in fresh.items() if token not in known], n - len(out)):
-            known.add(row.tobytes())
+        fresh = dict(zip(tokens(rows), rows, strict=True))
+        for row in turns.pick([r for name, r in fresh.items() if name not in known], n - len(out)):
+            known.add(token(row))
             out.append(row)
 
     for _ in range(8):

@@ -1,21 +1,29 @@
-"""The roles that pieces play. Batch first: rows are `(n, d)` int64 matrices.
+"""The roles that pieces play, and what else the runner, the bench and the commands may ask of a piece.
 
-Ownership: the pipeline owns visited, pending and failed rows and the random share of a batch; learned state lives
-in the piece (attributes ending in `_`), one piece per task unless the surrogate says `shared = True`. Randomness is
-always the argument `rng`.
+Batch first: rows are `(n, d)` int64 matrices. Ownership: the pipeline owns visited, pending and failed rows and the
+random share of a batch; learned state lives in the piece (attributes ending in `_`), one piece per task unless the
+surrogate says `shared = True`. Randomness is always the argument `rng`.
+
+A **role** is what every piece of its kind must do. A **capability** is what some can: a protocol of its own with one
+method, checked by `isinstance` and listed in `CAPABILITIES`; whoever wraps a piece forwards all capabilities of its
+role. Both have contracts in `tt_spec.testing`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
 from tt_spec.clock import Clock
+from tt_spec.space import Space
 from tt_spec.types import (
     Bar,
+    Batch,
     Context,
     Group,
     Measurement,
@@ -27,30 +35,55 @@ from tt_spec.types import (
     Task,
     TaskState,
     Timing,
+    Trial,
 )
 
+if TYPE_CHECKING:
+    from tt_spec.plugins import Plugins
+
 __all__ = [
+    "CAPABILITIES",
     "ROLES",
     "Backend",
+    "Budgeted",
     "Candidate",
+    "Checks",
     "Evaluator",
+    "Host",
+    "Learns",
+    "Legalizes",
+    "LimitsRows",
+    "LimitsTime",
+    "Listener",
+    "ListsRuns",
     "Measurer",
-    "PieceError",
+    "MeasurerOptions",
+    "ModelFormat",
+    "Peaked",
+    "Prestarts",
+    "Races",
+    "RacesModels",
     "Realised",
+    "Remembers",
     "RunInfo",
     "RunState",
+    "RunsModels",
     "Sampler",
     "Scheduler",
     "Searcher",
+    "SpaceBuilder",
     "Stopper",
     "Store",
-    "StoreError",
+    "Summarises",
     "Surrogate",
+    "PROTOCOLS",
+    "Workload",
+    "capabilities",
+    "missing",
 ]
 
 
-class PieceError(Exception):
-    """A piece cannot do its work for a reason that the user can mend; the message says what came and what to do."""
+# -- programs and their timing -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -69,6 +102,9 @@ class Realised:
 class Candidate(Protocol):
     """A built program, ready to run in this process."""
 
+    apply_s: float
+    """Seconds that making the program took, of those that `Backend.build` took."""
+
     def run(self, n: int) -> float:
         """Execute `n` times back to back; returns the mean seconds per execution."""
         ...
@@ -79,7 +115,11 @@ class Candidate(Protocol):
 
 
 class Backend(Protocol):
-    """What knows a compiler. Lives in a worker process; `open` is called before a task's first use."""
+    """What knows a compiler. Lives in a worker process; `open` is called before a task's first use.
+
+    A backend behind a measurer that races, checks or runs models has these methods too (`Races`, `Checks`,
+    `RacesModels`, `RunsModels`).
+    """
 
     def open(self, task: Task) -> None: ...
 
@@ -95,14 +135,34 @@ class Backend(Protocol):
         """Compile one row. Raises with the compiler's message."""
         ...
 
+    def threads(self) -> int:
+        """How many threads a program runs with in this process."""
+        ...
+
+
+@runtime_checkable
+class Evaluator(Protocol):
+    """Decides how many runs a candidate deserves. Must be picklable: it works inside the worker."""
+
+    def evaluate(self, run: Callable[[int], float], bar: Bar, rng: np.random.Generator) -> Timing:
+        """`run(n)` executes n times and returns the mean seconds. Stays within `bar.cap_s` as far as one run allows."""
+        ...
+
+
+# -- measurers ---------------------------------------------------------------------------------------------------------
+
 
 @runtime_checkable
 class Measurer(Protocol):
-    """Rows in, measurements out."""
+    """Rows in, trials out.
 
-    def measure(self, task: Task, codes: np.ndarray, bar: Bar) -> Iterator[Measurement]:
-        """Yield one `Measurement` per row, in order of completion; `config` is the row asked. A failed candidate is
-        a measurement with `error`, never an exception. Closing the iterator abandons what is not yet measured."""
+    The runner builds it with `MeasurerOptions`; to write a file it needs the capabilities `Races`, `Checks`,
+    `RacesModels` and `RunsModels` too.
+    """
+
+    def measure(self, task: Task, codes: np.ndarray, bar: Bar) -> Iterator[Trial]:
+        """Yield one `Trial` per row, in order of completion; `config` is the row asked. A failed candidate is a trial
+        with `error`, never an exception. Closing the iterator abandons what is not yet measured."""
         ...
 
     def realise(self, task: Task, codes: np.ndarray) -> Realised: ...
@@ -114,13 +174,78 @@ class Measurer(Protocol):
         ...
 
 
-@runtime_checkable
-class Evaluator(Protocol):
-    """Decides how many runs a candidate deserves. Must be picklable: it works inside the worker."""
+@dataclass(frozen=True)
+class MeasurerOptions:
+    """The keywords with which the runner builds a measurer; a recipe's own options come on top.
 
-    def evaluate(self, run: Callable[[int], float], bar: Bar, rng: np.random.Generator) -> Timing:
-        """`run(n)` executes n times and returns the mean seconds. Stays within `bar.cap_s` as far as one run allows."""
+    Args:
+        backend: "module:attribute" of the `Backend`, made without arguments where programs are made.
+        threads: Of a program.
+        evaluator: Decides the runs of a candidate.
+    """
+
+    backend: str
+    threads: int
+    evaluator: Evaluator
+
+
+@runtime_checkable
+class Prestarts(Protocol):
+    """A measurer that can begin to start before it has work."""
+
+    def prestart(self) -> None:
+        """Start what it needs and return at once."""
         ...
+
+
+@runtime_checkable
+class Races(Protocol):
+    """A measurer that times finalists in turns: the luckiest measurement of many is not the fastest program."""
+
+    def race(
+        self, task: Task, codes: np.ndarray, rounds: int = 10, min_ms: float = 10.0, untuned: bool = False
+    ) -> list[list[float]]:
+        """Seconds per execution of each round, one list per row of `codes` `(n, d)`, nothing else running.
+
+        Args:
+            min_ms: Length of a round's timing of one program, at least, milliseconds.
+            untuned: The program that ships without tuning takes part; its list is the last one. If it is hopelessly
+                slow, its list may have one entry.
+        """
+        ...
+
+
+@runtime_checkable
+class Checks(Protocol):
+    """A measurer that compares a row's outputs with the untuned program's."""
+
+    def check(self, task: Task, row: np.ndarray) -> str | None:
+        """What is wrong with the outputs of the row `(d,)`, or None."""
+        ...
+
+
+@runtime_checkable
+class RacesModels(Protocol):
+    """A measurer that times deployed libraries in turns."""
+
+    def race_models(
+        self, paths: list[str], inputs: dict[str, np.ndarray], seconds: float = 6.0, rounds: int = 10
+    ) -> list[list[float]]:
+        """Seconds per execution of each round, a list per library, nothing else running; `seconds` in all. One that is
+        hopelessly slow may have one entry."""
+        ...
+
+
+@runtime_checkable
+class RunsModels(Protocol):
+    """A measurer that runs a deployed library."""
+
+    def run_model(self, path: str, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+        """Its outputs, in order."""
+        ...
+
+
+# -- search ------------------------------------------------------------------------------------------------------------
 
 
 @runtime_checkable
@@ -142,11 +267,20 @@ class Surrogate(Protocol):
 
 @runtime_checkable
 class Searcher(Protocol):
-    """Proposes configurations. May also have `tell(ctx, batch_rows, y)` to learn from results."""
+    """Proposes configurations."""
 
     def propose(self, ctx: Context, n: int) -> Proposal:
         """Distinct, canonical rows that are `ctx.fresh`: `n` or a small multiple, so that the sampler has a choice;
         fewer when the space is exhausted."""
+        ...
+
+
+@runtime_checkable
+class Learns(Protocol):
+    """A searcher that learns from results."""
+
+    def tell(self, ctx: Context, rows: np.ndarray, y: np.ndarray) -> None:
+        """Rows `(n, d)` of a batch that were measured, and their labels `(n,)`."""
         ...
 
 
@@ -157,6 +291,9 @@ class Sampler(Protocol):
     def select(self, ctx: Context, proposal: Proposal, n: int) -> Selection:
         """Up to `n` distinct rows that are `ctx.fresh`; `complete=True` where fewer are meant to be the whole batch."""
         ...
+
+
+# -- time --------------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -171,11 +308,7 @@ class RunState:
 
 @runtime_checkable
 class Scheduler(Protocol):
-    """Says which task gets the next slot.
-
-    May also have `budget(rows)`: told before each `next` how many more rows the run is likely to measure, inf where
-    nothing bounds it; and `peak(flops)`: told before the run what the device can do at most, as measured, FLOP/s.
-    """
+    """Says which task gets the next slot."""
 
     def next(self, states: Sequence[TaskState], clock: Clock) -> Slot | None:
         """A slot for a task that is not finished, or None when there is nothing left to do."""
@@ -183,12 +316,26 @@ class Scheduler(Protocol):
 
 
 @runtime_checkable
-class Stopper(Protocol):
-    """Says when to stop a task (`scope = "task"`) or the run (`scope = "run"`).
+class Budgeted(Protocol):
+    """A scheduler that plans with what is left."""
 
-    One of the run may also have `room(state)`, how many more rows may be measured, and `left_s(state, clock)`, how
-    many seconds are left.
-    """
+    def budget(self, rows: float) -> None:
+        """Told before each `next` how many more rows the run is likely to measure, inf where nothing bounds it."""
+        ...
+
+
+@runtime_checkable
+class Peaked(Protocol):
+    """A scheduler that wants to know what the device can do at most."""
+
+    def peak(self, flops: float) -> None:
+        """Told before the run, as measured, FLOP/s; not told where it cannot be measured."""
+        ...
+
+
+@runtime_checkable
+class Stopper(Protocol):
+    """Says when to stop a task (`scope = "task"`) or the run (`scope = "run"`)."""
 
     scope: Literal["task", "run"]
 
@@ -197,8 +344,25 @@ class Stopper(Protocol):
         ...
 
 
-class StoreError(PieceError):
-    """A store cannot be read or written; the message is one line: which one, why, and what to do."""
+@runtime_checkable
+class LimitsRows(Protocol):
+    """A stopper of the run with a budget of rows, so that the last batch is cut to it."""
+
+    def room(self, state: RunState) -> int:
+        """How many more rows may be measured."""
+        ...
+
+
+@runtime_checkable
+class LimitsTime(Protocol):
+    """A stopper of the run with a budget of seconds."""
+
+    def left_s(self, state: RunState, clock: Clock) -> float:
+        """Seconds left."""
+        ...
+
+
+# -- stores ------------------------------------------------------------------------------------------------------------
 
 
 @runtime_checkable
@@ -228,6 +392,91 @@ class Store(Protocol):
     def close(self) -> None: ...
 
 
+@runtime_checkable
+class Remembers(Protocol):
+    """A store that keeps tasks, so that its records have names."""
+
+    def remember(self, tasks: Sequence[Task]) -> None:
+        """Keep each task once; with none, only try whether the store can be written."""
+        ...
+
+
+@runtime_checkable
+class ListsRuns(Protocol):
+    """A store that tells its runs, for `tt history show`."""
+
+    def runs(self) -> list[dict[str, Any]]:
+        """Oldest first: `id`, `started` (seconds since the epoch), `reason` (None while unfinished) and `info`, what
+        `begin_run` was told."""
+        ...
+
+
+@runtime_checkable
+class Summarises(Protocol):
+    """A store that tells each task's best, for `tt history show`."""
+
+    def summary(self) -> list[dict[str, Any]]:
+        """One entry per task and device: `task_key`, `name` and `op` (None where unknown), `device`, `trials`,
+        `failed`, `best_s` (None without a valid program)."""
+        ...
+
+
+# -- where candidates and models come from -----------------------------------------------------------------------------
+
+
+class Workload(Protocol):
+    """One operator's space with the programs behind its rows, as a space builder opens it. `Any` is the compiler's."""
+
+    space: Space
+
+    def apply(self, row: np.ndarray) -> Any:
+        """The scheduled program of a row, ready to build. Raises `ValueError` where there is none."""
+        ...
+
+    def read(self, schedule: Any, row: np.ndarray) -> np.ndarray:
+        """The canonical row of the schedule that `apply` made of `row`."""
+        ...
+
+    def features(self, schedules: list[Any]) -> list[np.ndarray]:
+        """Per-store features of each program, `(statements, 164)` float64."""
+        ...
+
+    def repack(self, row: np.ndarray) -> Any:
+        """Which constant argument the row's program takes in another form, None where all stay as they are."""
+        ...
+
+
+@runtime_checkable
+class SpaceBuilder(Protocol):
+    """Derives design spaces."""
+
+    def open(self, mod: Any, target: Any) -> Workload:
+        """The space of one operator on a target."""
+        ...
+
+
+@runtime_checkable
+class Legalizes(Protocol):
+    """A space builder that says how its operators are to be written."""
+
+    def legalizers(self, target: Any) -> dict[str, Callable[..., Any]]:
+        """Functions that lower an operator, by its name."""
+        ...
+
+
+@runtime_checkable
+class ModelFormat(Protocol):
+    """Reads one kind of model file. Its entry under `tt_models` is called like the suffix: ".onnx"."""
+
+    def read(self, path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Any:
+        """What `tt_core.models.load` takes, or its `Model`. `shapes` fixes the shapes of inputs by name. Raises
+        `UserError` for a file that cannot be used."""
+        ...
+
+
+# -- the run -----------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class RunInfo:
     """What every event listener is told of the run.
@@ -241,6 +490,70 @@ class RunInfo:
     tasks: tuple[Task, ...]
     options: dict[str, Any] = field(default_factory=dict)
     states: tuple[TaskState, ...] = ()
+
+
+class Listener:
+    """Hears a run's events. This base does nothing; override what you want to hear."""
+
+    def tt_run_started(self, run: RunInfo) -> None:
+        """Before the first batch."""
+
+    def tt_batch_measured(self, run: RunInfo, state: TaskState, batch: Batch, results: list[Measurement]) -> None:
+        """After every batch, its results stored."""
+
+    def tt_task_finished(self, run: RunInfo, state: TaskState) -> None:
+        """A task left the race."""
+
+    def tt_run_stopped(self, run: RunInfo, states: list[TaskState], reason: str) -> None:
+        """After the last batch, however the run ended."""
+
+    def note(self, text: str) -> None:
+        """A line said around the tuning."""
+
+
+class Host(Protocol):
+    """What `tt` offers to a plug-in's command: the value of `typer.Context.obj` there. Stateless and picklable, so that
+    a command's worker processes can have it too."""
+
+    def prepare(self, model: str, *, target: str = "native", tasks: str = "*", space: str = "both") -> Any:
+        """A model, lowered for a target: an object with `model`, `target` and `tasks`."""
+        ...
+
+    def recipe(self, name: str, sets: Sequence[str] = (), plugins: Plugins | None = None) -> Any:
+        """A recipe, resolved: an object with `build(role, **more)`, `describe()` and `batch`."""
+        ...
+
+    def assemble(self, recipe: Any, tasks: Sequence[Task], programs: Any, **options: Any) -> Any:
+        """Pipelines, scheduler and stoppers as `tt tune` has them: see `tt_core.assembly.assemble`."""
+        ...
+
+    def measurer(self, evaluator: Evaluator | None = None, threads: int | None = None) -> Measurer:
+        """The pool that `tt tune` measures with; close it."""
+        ...
+
+    def device(self, target: Any) -> str:
+        """What must be equal for two measurements to be comparable."""
+        ...
+
+    def versions(self) -> dict[str, str]:
+        """Of what takes part in a measurement."""
+        ...
+
+    def cores(self) -> int:
+        """Physical cores that this process may use."""
+        ...
+
+    def interruptible(self) -> AbstractContextManager[Callable[[], str | None]]:
+        """Ctrl-C as in `tt tune`: what the context gives says "interrupted" after the first; the second ends all."""
+        ...
+
+    def events(self, run: str, history: Path) -> list[dict[str, Any]]:
+        """The event log of a run: a file, the beginning of an id, or "" for the newest."""
+        ...
+
+    def retell(self, events: Sequence[dict[str, Any]], listeners: Sequence[Listener]) -> Any:
+        """The same events for any listener; an object with `run`, `curve`, `reason`, `result` and `states`."""
+        ...
 
 
 ROLES = (
@@ -258,3 +571,43 @@ ROLES = (
     "command",
 )
 """Every role has a registration hook `tt_<role>s`."""
+
+PROTOCOLS: dict[str, type] = {
+    "evaluator": Evaluator,
+    "measurer": Measurer,
+    "surrogate": Surrogate,
+    "searcher": Searcher,
+    "sampler": Sampler,
+    "scheduler": Scheduler,
+    "stopper": Stopper,
+    "store": Store,
+    "space": SpaceBuilder,
+}
+"""What a piece of each role must do."""
+
+CAPABILITIES: dict[str, tuple[type, ...]] = {
+    "measurer": (Prestarts, Races, Checks, RacesModels, RunsModels),
+    "searcher": (Learns,),
+    "scheduler": (Budgeted, Peaked),
+    "stopper": (LimitsRows, LimitsTime),
+    "store": (Remembers, ListsRuns, Summarises),
+    "space": (Legalizes,),
+}
+"""What a piece of a role may do beside."""
+
+
+def capabilities(role: str, piece: Any) -> tuple[type, ...]:
+    """The capabilities that a piece of the role has."""
+    return tuple(c for c in CAPABILITIES.get(role, ()) if isinstance(piece, c))
+
+
+def missing(piece: Any, *protocols: type) -> list[str]:
+    """What the piece lacks of these protocols: "race (Races)"; of a role's own, the method alone."""
+    own = set(PROTOCOLS.values())
+    found = []
+    for protocol in protocols:
+        if not isinstance(piece, protocol):
+            members = [*getattr(protocol, "__annotations__", {}), *vars(protocol)]
+            names = [n for n in members if not n.startswith("_") and getattr(piece, n, None) is None]
+            found += names if protocol in own else [f"{name} ({protocol.__name__})" for name in names]
+    return found

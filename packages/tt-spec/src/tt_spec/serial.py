@@ -22,6 +22,7 @@ _CLASSES: dict[str, type] = {
         space.Space,
         types.Task,
         types.Measurement,
+        types.Trial,
         types.Prediction,
         types.Statements,
         types.Bar,

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-__all__ = ["Knob", "Limit", "Space"]
+__all__ = ["Knob", "Limit", "Space", "token", "tokens"]
 
 Kind = Literal["tile", "choice", "location"]
 
@@ -279,6 +279,17 @@ class Space:
         here = condition is None or (on[condition[0]] and row[condition[0]] in condition[1])
         for code in range(self.shape[i] if here else 1):
             yield from self._below([*row, code], [*on, here])
+
+
+def token(row: Sequence[int] | np.ndarray) -> bytes:
+    """The bytes of a row `(d,)`: what it is known by in sets and dictionaries, whatever its integer type or layout."""
+    return np.asarray(row, dtype=np.int64).tobytes()
+
+
+def tokens(codes: np.ndarray) -> list[bytes]:
+    """The token of each row of `(n, d)`."""
+    codes = np.ascontiguousarray(codes, dtype=np.int64)
+    return [row.tobytes() for row in codes]
 
 
 def _plain(choice: Any) -> Any:

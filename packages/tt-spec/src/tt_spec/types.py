@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tt_spec.space import Space
+from tt_spec.space import Space, tokens
 
 if TYPE_CHECKING:
     from tt_spec.clock import Clock
@@ -29,6 +29,7 @@ __all__ = [
     "Task",
     "TaskState",
     "Timing",
+    "Trial",
     "concat_statements",
     "labels",
 ]
@@ -70,17 +71,42 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Measurement:
-    """What one candidate did on one machine. A failed candidate is data.
+class Trial:
+    """What came of trying one row. A failed candidate is data.
 
     Args:
-        config: The canonical row.
-        knobs: Decoded values, so that a record outlives its space.
+        config: The row asked.
         seconds: Timed runs, seconds per execution; empty if and only if `error` is set.
         runs: Executions made in all, warm-up included.
         error: One of `ERRORS`, or None.
         why: The error's message, or what the evaluator says of its choice of runs.
         cost: Seconds spent in "apply", "build" and "run".
+    """
+
+    config: tuple[int, ...]
+    seconds: tuple[float, ...] = ()
+    runs: int = 0
+    error: str | None = None
+    why: str = ""
+    cost: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check_verdict(self.seconds, self.error)
+
+    @property
+    def latency_s(self) -> float:
+        """Median of the timed runs in seconds; inf for a failed candidate."""
+        return _median(self.seconds)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A trial with all that identifies it: what stores keep. `Measurement.of` makes one from a `Trial`.
+
+    Args:
+        config: The canonical row.
+        knobs: Decoded values, so that a record outlives its space.
+        seconds, runs, error, why, cost: See `Trial`.
         origin: Who proposed it, e.g. "search", "random".
         device: Fingerprint of the machine.
         at: Seconds since the epoch, by the run's clock.
@@ -102,19 +128,45 @@ class Measurement:
     run_id: str = ""
 
     def __post_init__(self) -> None:
-        if self.error is not None and self.error not in ERRORS:
-            raise ValueError(f"error must be one of {', '.join(ERRORS)} or None, got {self.error!r}")
-        if bool(self.seconds) == (self.error is not None):
-            raise ValueError(
-                f"seconds must be empty if and only if error is set; got {len(self.seconds)} with error={self.error!r}"
-            )
-        if any(not (math.isfinite(s) and s > 0) for s in self.seconds):
-            raise ValueError(f"seconds must be finite and positive, got {self.seconds}")
+        _check_verdict(self.seconds, self.error)
+
+    @classmethod
+    def of(cls, trial: Trial, task: Task, **about: Any) -> Measurement:
+        """The trial of a row of the task's space.
+
+        Args:
+            about: `origin`, `device`, `versions`, `at`, `run_id`.
+        """
+        return cls(
+            task.key,
+            task.space.key,
+            trial.config,
+            task.space.decode(trial.config),
+            trial.seconds,
+            trial.runs,
+            trial.error,
+            trial.why,
+            trial.cost,
+            **about,
+        )
 
     @property
     def latency_s(self) -> float:
         """Median of the timed runs in seconds; inf for a failed candidate."""
-        return float(np.median(self.seconds)) if self.seconds else math.inf
+        return _median(self.seconds)
+
+
+def _check_verdict(seconds: tuple[float, ...], error: str | None) -> None:
+    if error is not None and error not in ERRORS:
+        raise ValueError(f"error must be one of {', '.join(ERRORS)} or None, got {error!r}")
+    if bool(seconds) == (error is not None):
+        raise ValueError(f"seconds must be empty if and only if error is set; got {len(seconds)} with error={error!r}")
+    if any(not (math.isfinite(s) and s > 0) for s in seconds):
+        raise ValueError(f"seconds must be finite and positive, got {seconds}")
+
+
+def _median(seconds: tuple[float, ...]) -> float:
+    return float(np.median(seconds)) if seconds else math.inf
 
 
 @dataclass(frozen=True)
@@ -280,10 +332,9 @@ class Context:
         """Which rows were neither measured, refused nor asked, `(n,)` bool; repeats inside `codes` count once."""
         known = set(self.seen)
         out = np.zeros(len(codes), dtype=bool)
-        for i, row in enumerate(np.ascontiguousarray(codes, dtype=np.int64)):
-            token = row.tobytes()
-            if token not in known:
-                known.add(token)
+        for i, name in enumerate(tokens(codes)):
+            if name not in known:
+                known.add(name)
                 out[i] = True
         return out
 
@@ -338,3 +389,17 @@ class TaskState:
     def op(self) -> str:
         """Kind of operator."""
         return self.task.op
+
+    def record(self, m: Measurement) -> None:
+        """Count a result of this run: trials, errors, and the incumbent where it is beaten.
+
+        An invalid row was never built and costs no trial; a gain of less than 1 % is not news (`last_gain_trial`).
+        """
+        self.trials += m.error != "invalid"
+        if m.error is not None:
+            self.errors[m.error] = self.errors.get(m.error, 0) + 1
+        elif m.latency_s < self.best_s:
+            if m.latency_s < 0.99 * self.best_s or not math.isfinite(self.best_s):
+                self.last_gain_trial = self.trials
+            self.best_s = m.latency_s
+            self.incumbents.append((self.restored + self.trials, m.latency_s))

@@ -12,19 +12,16 @@ import warnings
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeGuard
 
 import typer
-from rich.console import Console
-from rich.table import Table
 from tt_spec import PluginError, Plugins
 from tt_spec.hooks import EVENTS
 
 from tt_core.cli import history as history_commands
-from tt_core.cli import progress
-from tt_core.cli import tables as report
+from tt_core.cli import progress, tables
 from tt_core.cli.reader import Reader
-from tt_core.compiler.target import prepare_threads
+from tt_core.compiler.target import use_all_cores
 from tt_core.doctor import checks as doctor
 from tt_core.errors import (
     EXIT_CODES,
@@ -38,6 +35,8 @@ from tt_core.errors import (
 )
 from tt_core.host import Host
 from tt_core.interrupt import interruptible
+from tt_core.request import Asked, Request
+from tt_core.result import Result
 
 __all__ = ["app", "main", "run"]
 
@@ -95,8 +94,8 @@ def options(
 def tune(
     model: ModelArgument,
     shape: ShapeOption = None,
-    target: TargetOption = "native",
-    recipe: Annotated[str, typer.Option(help="Name (tt recipes) or TOML file")] = "tt",
+    target: TargetOption = Request.target,
+    recipe: Annotated[str, typer.Option(help="Name (tt recipes) or TOML file")] = Request.recipe,
     trials: Annotated[int | None, typer.Option(help="Programs to measure in this run")] = None,
     minutes: Annotated[float | None, typer.Option(help="Tuning time; 5 if there is no other budget")] = None,
     tasks: TasksOption = None,
@@ -110,58 +109,41 @@ def tune(
     space: SpaceOption = None,
     history: Annotated[
         Path, typer.Option(help="Where every measurement is kept; a repeated run continues from it")
-    ] = Path("tt.db"),
+    ] = Path(str(Request.history)),
     out: Annotated[Path | None, typer.Option(help="Write the tuned library here, its sidecar beside it")] = None,
-    seed: Annotated[int, typer.Option(help="Root of all randomness")] = 0,
-    set: Annotated[
+    seed: Annotated[int, typer.Option(help="Root of all randomness")] = Request.seed,
+    sets: Annotated[
         list[str] | None,
         typer.Option("--set", help="Override the recipe: searcher.population=256, scheduler=round-robin"),
     ] = None,
-    log: Annotated[bool, typer.Option(help="Keep the run's events beside the history, for tt history replay")] = True,
+    log: Annotated[bool, typer.Option(help="Keep the run's events beside the history, for tt history retell")] = True,
     as_json: JsonOption = False,
 ) -> None:
     """Search faster programs for a model's operators, measure them here, and write the faster model."""
-    from tt_core.tuning import tune as run
-
-    wanted: dict[str, Any] = {
+    asked: Asked = {
         "target": target,
         "recipe": recipe,
         "minutes": minutes,
         "trials": trials,
-        "tasks": tasks or "*",
-        "skip": skip or (),
+        "tasks": tasks or Request.tasks,
+        "skip": skip or Request.skip,
         "only_heavy": only_heavy,
         "shapes": _shapes(shape or []),
         "history": history,
-        "set": [*([f"space={space}"] if space else []), *(set or [])],
+        "out": out,
+        "seed": seed,
+        "sets": [*([f"space={space}"] if space else []), *(sets or [])],
     }
     if dry_run:
-        from tt_core.planning import plan
-
-        found = plan(model, **wanted)
-        if as_json:
-            print(json.dumps(found.as_dict()))
-        else:
-            report.show_plan(found)
+        _show_plan(model, asked, as_json)
         return
-    limit = 5.0 if minutes is None and trials is None else minutes
-
-    shown = Reader(progress.listener(as_json, limit, trials))
-    with interruptible() as halt:
-        result = run(
-            model,
-            **wanted,
-            out=out,
-            seed=seed,
-            log=log,
-            halt=lambda: halt() or ("nobody reads its output" if shown.gone else None),
-            say=shown.note,
-            listeners=[shown],
-        )
+    request = Request(model, **asked)
+    shown = Reader(progress.listener(as_json, request.limit_minutes, trials))
+    result = _tuned(model, asked, log, shown)
     if as_json:
         shown.emit("result", **result.as_dict())
     else:
-        report.show_result(result, history)
+        tables.show_result(result, history)
     if result.failure is not None:
         kept = f"everything measured before is kept in {history}"
         raise RunError(f"the run broke off ({summary(result.failure)}); {kept}") from result.failure
@@ -173,11 +155,32 @@ def tune(
         raise RunError(f"no valid program was found; {result.causes.headline()}", result.causes.lines())
 
 
+def _show_plan(model: str, asked: Asked, as_json: bool) -> None:
+    from tt_core.planning import plan
+
+    found = plan(model, **asked)
+    if as_json:
+        print(json.dumps(found.as_dict()))
+    else:
+        tables.show_plan(found)
+
+
+def _tuned(model: str, asked: Asked, log: bool, shown: Reader) -> Result:
+    from tt_core.tuning import tune
+
+    with interruptible() as halt:
+
+        def ended() -> str | None:
+            return halt() or ("nobody reads its output" if shown.gone else None)
+
+        return tune(model, log=log, halt=ended, say=shown.note, listeners=[shown], **asked)
+
+
 @app.command("tasks")
 def list_tasks(
     model: ModelArgument,
     shape: ShapeOption = None,
-    target: TargetOption = "native",
+    target: TargetOption = Request.target,
     tasks: TasksOption = None,
     skip: SkipOption = None,
     space: SpaceOption = None,
@@ -191,8 +194,8 @@ def list_tasks(
         model,
         target=target,
         shapes=_shapes(shape or []),
-        tasks=tasks or "*",
-        skip=skip or (),
+        tasks=tasks or Request.tasks,
+        skip=skip or Request.skip,
         space=space or "both",
     )
     for note in ready.model.notes:
@@ -218,7 +221,7 @@ def list_tasks(
         ]
         print(json.dumps(rows))
         return
-    report.show_tasks(found, [whole[t.key] for t in found])
+    tables.show_tasks(found, [whole[t.key] for t in found])
 
 
 @app.command("run")
@@ -234,7 +237,7 @@ def run_library(
 
     if not 0 <= seconds <= 86400:
         raise OptionError(f"--seconds must be between 0 and 86400, got {seconds:g}")
-    prepare_threads(read_sidecar(library).get("threads"))
+    use_all_cores(read_sidecar(library).get("threads"))
     runner = Runner(library)
     times = np.array(runner.time(runner.random_inputs(), seconds))
     p10, median, p90 = (float(v) for v in np.percentile(times, [10, 50, 90]))
@@ -267,15 +270,11 @@ def list_plugins(as_json: JsonOption = False) -> None:
     if as_json:
         print(json.dumps({"pieces": rows, "broken": [vars(b) for b in plugins.broken]}))
         return
-    table = Table()
-    for heading in ("role", "name", "distribution", "version", "what it is", "source"):
-        table.add_column(heading, overflow="fold")
-    for row in rows:
-        table.add_row(*(str(v) for v in row.values()))
-    console = Console()
-    console.print(table)
+    columns = ("role", "name", "distribution", "version", "summary", "source")
+    headings = ("role", "name", "distribution", "version", "what it is", "source")
+    tables.show(headings, [[str(row.get(c, "")) for c in columns] for row in rows])
     for b in plugins.broken:
-        console.print(f"left out: {b.distribution} {b.version}: {b.why}", markup=False)
+        print(f"left out: {b.distribution} {b.version}: {one_line(b.why)}")
 
 
 @app.command("doctor")
@@ -332,7 +331,7 @@ def run(arguments: Sequence[str]) -> int:
     end = words.index("--") if "--" in words else len(words)
     debug = "--debug" in words[:end]
     words = [w for i, w in enumerate(words) if i >= end or w != "--debug"]
-    prepare_threads()
+    use_all_cores()
     try:
         _add_commands()
         code = app(words, standalone_mode=False, obj=Host())
@@ -347,9 +346,14 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as e:
         if debug:
             traceback.print_exc()
-        text, details, code = explained(e)
+        text, details, code = explained(OptionError(f"{e.format_message()} (see tt --help)") if _usage(e) else e)
         print("\n  ".join([f"tt: {one_line(text)}", *map(one_line, details)]), file=sys.stderr)
         return code
+
+
+def _usage(e: Exception) -> TypeGuard[Any]:
+    """Whether typer complains of the command line: ClickException, of which typer's own copy has no public name."""
+    return isinstance(e, typer.BadParameter.__mro__[2])
 
 
 def _add_commands() -> None:

@@ -8,16 +8,14 @@ import os
 import sys
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, TextIO
+from typing import Annotated, Any, TextIO
 
 import typer
-from rich.console import Console
-from rich.table import Table
 from tt_spec import Plugins, StoreError, VirtualClock
+from tt_spec.roles import ListsRuns, Summarises, missing
 
-from tt_core.cli import progress
-from tt_core.cli import tables as report
-from tt_core.errors import FileError
+from tt_core.cli import progress, tables
+from tt_core.errors import FileError, OptionError
 from tt_core.events import retell
 
 __all__ = ["app", "retold"]
@@ -29,47 +27,45 @@ app = typer.Typer(help="The store of every measurement.", no_args_is_help=True)
 def show(
     history: Annotated[Path, typer.Argument(help="The database")] = Path("tt.db"),
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable output")] = False,
+    store: Annotated[str, typer.Option("--store", help="The store that wrote it (tt plugins)")] = "sqlite",
 ) -> None:
     """Show what a history holds: its runs, and the best of each task."""
     if not os.path.exists(history):  # unlike pathlib's, it takes any text
         raise FileError(f"no history {history}: tt tune writes one")
-    store = Plugins().build("store", "sqlite", path=str(history))
+    kept = Plugins().build("store", store, path=str(history))
+    if lacking := missing(kept, ListsRuns, Summarises):
+        raise OptionError(f"--store {store}: it lacks {', '.join(lacking)}, which tt history show needs")
     try:
-        runs, tasks = store.runs(), store.summary()
+        runs, tasks = kept.runs(), kept.summary()
     except StoreError as e:
         raise FileError(str(e)) from e
     finally:
-        store.close()
+        kept.close()
     if as_json:
         print(json.dumps({"runs": runs, "tasks": tasks}, default=str))
         return
-    console = Console()
-    table = Table(title=f"{len(runs)} runs", title_justify="left")
-    for heading in ("run", "began", "model", "recipe", "ended"):
-        table.add_column(heading, overflow="fold")
-    for r in runs:
-        began = datetime.fromtimestamp(r["started"]).strftime("%Y-%m-%d %H:%M")
-        model, recipe = r["info"].get("model", ""), r["info"].get("recipe", {}).get("name", "")
-        table.add_row(r["id"][:8], began, model, recipe, r["reason"] or "not in order")
-    console.print(table)
-    table = Table(title=f"{sum(t['trials'] for t in tasks)} measurements", title_justify="left")
-    for heading in ("task", "op", "best", "trials", "failed", "device"):
-        table.add_column(heading, overflow="fold")
-    for t in tasks:
-        best = t["best_s"]
-        table.add_row(
-            str(t["name"] or t["task_key"]),
-            str(t["op"] or ""),
-            progress.latency(math.inf if best is None else best),
-            str(t["trials"]),
-            str(t["failed"]),
-            str(t["device"]),
-        )
-    console.print(table)
+    listed = [_run_row(r) for r in runs]
+    tables.show(("run", "began", "model", "recipe", "ended"), listed, title=f"{len(runs)} runs")
+    trials = sum(t["trials"] for t in tasks)
+    headings = ("task", "op", "best", "trials", "failed", "device")
+    tables.show(headings, [_task_row(t) for t in tasks], title=f"{trials} measurements")
 
 
-@app.command("replay")
-def replay(
+def _run_row(r: dict[str, Any]) -> tuple[str, ...]:
+    began = datetime.fromtimestamp(r["started"]).strftime("%Y-%m-%d %H:%M")
+    model, recipe = r["info"].get("model", ""), r["info"].get("recipe", {}).get("name", "")
+    return r["id"][:8], began, model, recipe, r["reason"] or "unfinished"
+
+
+def _task_row(t: dict[str, Any]) -> tuple[str, ...]:
+    best = progress.latency(math.inf if t["best_s"] is None else t["best_s"])
+    name, op = str(t["name"] or t["task_key"]), str(t["op"] or "")
+    return name, op, best, str(t["trials"]), str(t["failed"]), str(t["device"])
+
+
+@app.command("replay", hidden=True)  # its name until the word was left to recordings
+@app.command("retell")
+def retell_run(
     run: Annotated[
         str, typer.Argument(help="Beginning of a run's id (tt history show), or a log file; else the newest")
     ] = "",
@@ -82,7 +78,7 @@ def replay(
     with retell.whole(log):
         told = retold(log, sys.stdout)
         if told.result is not None:
-            report.show_result(Result.of(told.result), told.run.options["options"]["history"])
+            tables.show_result(Result.of(told.result), told.run.options["options"]["history"])
         else:
             trials = sum(s.trials for s in told.states)
             print(f"stopped: {told.reason or 'its log ends here, the run was killed or goes on'}; {trials} trials")

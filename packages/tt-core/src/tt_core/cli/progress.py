@@ -9,23 +9,34 @@ from typing import Any, TextIO
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
-from tt_spec import Batch, Clock, Measurement, RunInfo, TaskState, WallClock
+from tt_spec import Batch, Clock, Listener, Measurement, RunInfo, TaskState, WallClock
 
 from tt_core.events.log import JsonLines
 
-__all__ = ["LiveTable", "PlainLines", "latency", "listener"]
+__all__ = ["LiveTable", "PlainLines", "Shown", "latency", "listener"]
 
 
-def listener(as_json: bool, minutes: float | None, trials: int | None) -> Any:
+def listener(as_json: bool, minutes: float | None, trials: int | None) -> Shown:
     """The listener that fits where the output goes."""
     if as_json:
-        return JsonLines(sys.stdout)
+        return _JsonLines(sys.stdout)
     console = Console()
     return LiveTable(console, minutes, trials) if console.is_terminal else PlainLines(sys.stdout, minutes, trials)
 
 
-class _Progress:
-    """What all of them know: the latest state of every task."""
+class Shown(Listener):
+    """A listener that shows a run."""
+
+    def emit(self, event: str, **what: Any) -> None:
+        """Any event; only what is shown to programs says it."""
+
+
+class _JsonLines(JsonLines, Shown):
+    """Events for programs."""
+
+
+class _Progress(Shown):
+    """The latest state of every task, which all of them need."""
 
     def __init__(self, minutes: float | None, trials: int | None, clock: Clock | None = None) -> None:
         self.minutes, self.trials, self.clock = minutes, trials, clock or WallClock()

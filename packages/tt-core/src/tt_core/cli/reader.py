@@ -1,25 +1,48 @@
-"""Whoever reads what a run prints, and may stop reading."""
+"""The reader of what a run prints, who may stop reading."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+
+from tt_spec import Batch, Listener, Measurement, RunInfo, TaskState
+
+from tt_core.cli.progress import Shown
 
 __all__ = ["Reader"]
 
 
-class Reader:
-    """A listener that prints, for a reader at the other end of a pipe; `gone` says whether that has closed it."""
+class Reader(Listener):
+    """A listener that prints, for a reader at the other end of a pipe; `gone` says whether that has closed it.
 
-    def __init__(self, listener: Any) -> None:
+    Args:
+        listener: Prints; hears everything that this hears.
+    """
+
+    def __init__(self, listener: Shown) -> None:
         self.listener, self.gone = listener, False
 
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self.listener, name)
+    def tt_run_started(self, run: RunInfo) -> None:
+        self._tell(self.listener.tt_run_started, run)
 
-        def tell(*args: Any, **what: Any) -> Any:
-            try:
-                return method(*args, **what)
-            except BrokenPipeError:
-                self.gone = True
+    def tt_batch_measured(self, run: RunInfo, state: TaskState, batch: Batch, results: list[Measurement]) -> None:
+        self._tell(self.listener.tt_batch_measured, run, state, batch, results)
 
-        return tell
+    def tt_task_finished(self, run: RunInfo, state: TaskState) -> None:
+        self._tell(self.listener.tt_task_finished, run, state)
+
+    def tt_run_stopped(self, run: RunInfo, states: list[TaskState], reason: str) -> None:
+        self._tell(self.listener.tt_run_stopped, run, states, reason)
+
+    def note(self, text: str) -> None:
+        self._tell(self.listener.note, text)
+
+    def emit(self, event: str, **what: Any) -> None:
+        """Any event, for programs."""
+        self._tell(self.listener.emit, event, **what)
+
+    def _tell(self, method: Callable[..., None], *args: Any, **what: Any) -> None:
+        try:
+            method(*args, **what)
+        except BrokenPipeError:
+            self.gone = True

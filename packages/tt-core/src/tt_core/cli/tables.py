@@ -1,4 +1,4 @@
-"""Tables that commands print."""
+"""Tables and results that commands print: drawn in a terminal, plain lines for a file or a pipe."""
 
 from __future__ import annotations
 
@@ -6,33 +6,81 @@ import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
+from tt_spec import Task
 
 from tt_core.cli.progress import latency
+from tt_core.errors import one_line
 
-__all__ = ["show_plan", "show_result", "show_tasks"]
+if TYPE_CHECKING:
+    from tt_core.planning import Plan
+    from tt_core.result import Result
+
+__all__ = ["show", "show_plan", "show_result", "show_tasks"]
 
 
-def show_tasks(tasks: Sequence[Any], shares: Sequence[float]) -> None:
-    """What `tt tasks` prints; `shares` as fractions of the whole model's FLOP."""
-    table = _table("task", "operator", "shapes ...", "MFLOP ", "weight ", "share ", "space", "knobs ", "size ")
-    lines = []
+def show(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", narrow: Sequence[str] | None = None
+) -> None:
+    """Print a table: drawn in a terminal; elsewhere a line per row, never wrapped and never cut.
+
+    Args:
+        headings: One that ends in a blank is of numbers, in one with dots long texts may be folded.
+        rows: One text per heading.
+        narrow: Lines to print in a terminal that is too narrow for the table; None folds it.
+    """
+    if not sys.stdout.isatty():
+        _plain(headings, rows, title)
+        return
+    table = Table(title=title or None, title_justify="left")
+    for h in headings:
+        long = h.endswith("...") or narrow is None
+        right = "right" if h.endswith(" ") else "left"
+        least = 30 if h.endswith("...") else None
+        table.add_column(h.rstrip(" ."), justify=right, no_wrap=not long, min_width=least, overflow="fold")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    console = Console()
+    needed = [c.min_width or max(len(str(text)) for text in (c.header, *c.cells)) for c in table.columns]
+    if narrow is None or sum(needed) + 3 * len(needed) + 1 <= console.width:
+        console.print(table)
+    else:
+        print("\n".join(narrow))
+
+
+def _plain(headings: Sequence[str], rows: Sequence[Sequence[str]], title: str) -> None:
+    """Columns of equal width, two blanks apart; control characters as blanks, so that a row is one line."""
+    texts = [[h.rstrip(" .") for h in headings], *([one_line(text) for text in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+    right = [h.endswith(" ") for h in headings]
+    if title:
+        print(title)
+    for row in texts:
+        cells = [t.rjust(w) if r else t.ljust(w) for t, w, r in zip(row, widths, right, strict=True)]
+        print("  ".join(cells).rstrip())
+
+
+def show_tasks(tasks: Sequence[Task], shares: Sequence[float]) -> None:
+    """Print a model's tasks; `shares` as fractions of the whole model's FLOP."""
+    rows, lines = [], []
     for t, share in zip(tasks, shares, strict=True):
         flop, times, part = f"{t.flops / 1e6:.2f}", f"{t.weight:g}", f"{share:.1%}"
         knobs, size = str(len(t.space.knobs)), _size(t.space.size)
-        table.add_row(t.name, t.op, t.shapes, flop, times, part, t.space.name, knobs, size)
+        rows.append((t.name, t.op, t.shapes, flop, times, part, t.space.name, knobs, size))
         lines += [f"{t.name}: {flop} MFLOP x {times}, {part} of the model", f"    {t.op} {t.shapes}"]
         lines += [f"    {t.space.name}: {knobs} knobs, {size} rows"]
-    _show(table, lines)
+    headings = ("task", "operator", "shapes ...", "MFLOP ", "weight ", "share ", "space", "knobs ", "size ")
+    show(headings, rows, narrow=lines)
     total = sum(t.weight * t.flops for t in tasks)
     print(f"{len(tasks)} tasks, {total / 1e9:.2f} GFLOP for {tasks[0].target}")
 
 
-def show_plan(plan: Any) -> None:
-    """What `tt tune --dry-run` prints."""
+def show_plan(plan: Plan) -> None:
+    """Print what `tt tune --dry-run` found."""
     pieces = {role: p for role, p in plan.recipe.items() if isinstance(p, dict)}
     plain = {k: v for k, v in plan.recipe.items() if k != "name" and not isinstance(v, dict)}
     limits = [f"{plan.minutes:g} minutes"] if plan.minutes else []
@@ -46,16 +94,15 @@ def show_plan(plan: Any) -> None:
         ("budget", " or ".join(limits)),
     ):
         print(f"{name + ':':13}{text.rstrip()}")
-    table = _table("task", "x ", "MFLOP ", "share ", "size ", "known ", "trials ", "s/trial ", "s ")
-    lines = []
+    rows, lines = [], []
     for t in plan.tasks:
         flop, times, share, size = f"{t.flops / 1e6:.2f}", f"{t.weight:g}", f"{t.share:.1%}", _size(t.size)
         trials = str(t.planned) if t.cap is None or t.planned > t.cap else f"{t.planned} of {t.cap}"
         each = f"{t.trial_s:.2f}" if t.measured else f"({t.trial_s:.2f})"
-        table.add_row(t.name, times, flop, share, size, str(t.history), trials, each, f"{t.seconds:.0f}")
+        rows.append((t.name, times, flop, share, size, str(t.history), trials, each, f"{t.seconds:.0f}"))
         lines += [f"{t.name}: {flop} MFLOP x {times}, {share} of the model, {size} rows, {t.history} known"]
         lines += [f"    {trials} trials at {each} s: {t.seconds:.0f} s"]
-    _show(table, lines)
+    show(("task", "x ", "MFLOP ", "share ", "size ", "known ", "trials ", "s/trial ", "s "), rows, narrow=lines)
     known, read_s = sum(t.measured for t in plan.tasks), plan.start_s - plan.workers_s
     print(
         f"{plan.planned} trials, about {plan.seconds / 60:.1f} minutes: {plan.start_s:.0f} s to start (reading the"
@@ -67,16 +114,11 @@ def show_plan(plan: Any) -> None:
         print(f"left out: {len(plan.left_out)} tasks ({', '.join(plan.left_out)})")
 
 
-def show_result(result: Any, history: Path | str) -> None:
-    """What `tt tune` ends with."""
-    shares = sorted(result.tasks, key=lambda t: -t.weight * t.best_s)
-    table = Table(title="where the model's time goes", title_justify="left")
-    for heading in ("task", "x", "latency", "GFLOP/s", "trials"):
-        table.add_column(heading, justify="left" if heading == "task" else "right")
-    for t in shares[:12]:
-        table.add_row(t.name, f"{t.weight:g}", latency(t.best_s), f"{t.gflops:.1f}", str(t.trials))
-    console = Console()
-    console.print(table)
+def show_result(result: Result, history: Path | str) -> None:
+    """Print what a run achieved."""
+    slowest = sorted(result.tasks, key=lambda t: -t.weight * t.best_s)[:12]
+    rows = [(t.name, f"{t.weight:g}", latency(t.best_s), f"{t.gflops:.1f}", str(t.trials)) for t in slowest]
+    show(("task", "x ", "latency ", "GFLOP/s ", "trials "), rows, title="where the model's time goes")
     if result.left_out:
         kept = sum(math.isfinite(t.best_s) for t in result.left_out)
         print(
@@ -95,31 +137,6 @@ def show_result(result: Any, history: Path | str) -> None:
     elif math.isfinite(result.estimate_s):
         what = "the chosen tasks take" if result.left_out else "estimated"
         print(f"{result.model}: {what} {latency(result.estimate_s)}; add --out FILE to write the library")
-
-
-def _show(table: Table, lines: Sequence[str]) -> None:
-    """The table, or these lines where the terminal is too narrow for it; without a terminal there is room for most."""
-    console = Console(width=None if sys.stdout.isatty() else 160)
-    needed = [c.min_width or max(len(str(text)) for text in (c.header, *c.cells)) for c in table.columns]
-    if sum(needed) + 3 * len(needed) + 1 <= console.width:
-        console.print(table)
-    else:
-        print("\n".join(lines))
-
-
-def _table(*headings: str) -> Table:
-    """Columns whose heading ends in a blank hold numbers, in those with dots long texts may be folded."""
-    table = Table()
-    for h in headings:
-        long = h.endswith("...")
-        table.add_column(
-            h.rstrip(" ."),
-            justify="right" if h.endswith(" ") else "left",
-            no_wrap=not long,
-            min_width=30 if long else None,
-            overflow="fold",
-        )
-    return table
 
 
 def _piece(piece: dict[str, Any]) -> str:

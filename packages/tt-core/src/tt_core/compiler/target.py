@@ -13,7 +13,7 @@ from tt_spec import nearest
 
 from tt_core.errors import TargetError
 
-__all__ = ["cores", "device_fingerprint", "prepare_threads", "resolve", "runnable", "threads_of"]
+__all__ = ["cores", "device_fingerprint", "use_all_cores", "resolve", "runnable", "threads_of"]
 
 # LLVM name -> /proc/cpuinfo flag, of features whose use on a CPU without them kills the program.
 _FEATURES = {
@@ -56,7 +56,7 @@ def cores() -> int:
     return max(1, min(physical, allowed))
 
 
-def prepare_threads(count: int | None = None) -> None:
+def use_all_cores(count: int | None = None) -> None:
     """Let TVM use all physical cores in this process; must come before `import tvm`, which halves the count unasked."""
     os.environ.setdefault("TVM_NUM_THREADS", str(count or cores()))
 

@@ -7,10 +7,11 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from tt_spec import Measurement, Pipeline, Plugins, Task
+from tt_spec.roles import Checks, Races, RacesModels, RunsModels
 
 from tt_core.compiler.arrays import random_array
 from tt_core.compiler.quiet import quiet
@@ -19,11 +20,17 @@ from tt_core.deploy import library as files
 from tt_core.errors import VerificationError
 
 if TYPE_CHECKING:
+    from tvm.relax import VMExecutable as Executable
+
     from tt_core.prepared import Prepared
 
-__all__ = ["Shipped", "Winners", "beats", "leaders", "race", "ship"]
+__all__ = ["Shipment", "Shipped", "Ships", "Winners", "beats", "leaders", "race", "ship"]
 
 ROUNDS, ROUND_MS = 10, 10.0
+
+
+class Ships(Races, Checks, RacesModels, RunsModels, Protocol):
+    """A measurer that can do all that shipping needs."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +79,7 @@ def leaders(pipelines: Sequence[Pipeline]) -> Winners:
 
 def race(
     pipelines: Sequence[Pipeline],
-    measurer: Any,
+    measurer: Ships,
     wrong: Callable[[Measurement], None],
     keep: int = 4,
     within: float = 1.1,
@@ -82,7 +89,7 @@ def race(
     A finalist that computes something else loses its time in the pipeline.
 
     Args:
-        measurer: Its workers have the backend's `race` and `check`.
+        measurer: Has `race` and `check`.
         wrong: Told of each such finalist.
         keep: Finalists of a task, at most.
         within: How many times the best's seconds a finalist may have taken.
@@ -98,13 +105,13 @@ def race(
         near = [row for row, s in top if s <= within * p.best_s]
         why = None
         while near:
-            *timed, untuned = measurer.call("race", p.task, np.stack(near), ROUNDS, ROUND_MS, True, exclusive=True)
+            *timed, untuned = measurer.race(p.task, np.stack(near), ROUNDS, ROUND_MS, True)
             medians = [float(np.median(t)) for t in timed]
             winner = int(np.argmin(medians))
             if beats(untuned, timed[winner]):
                 seconds[p.task.key] = float(np.median(untuned))
                 break
-            why = measurer.call("check", p.task, near[winner], exclusive=True)
+            why = measurer.check(p.task, near[winner])
             if why is None:
                 rows[p.task.key], seconds[p.task.key] = near[winner], medians[winner]
                 break
@@ -127,73 +134,81 @@ def beats(seconds: Sequence[float], other: Sequence[float]) -> bool:
     return len(seconds) == len(other) and float(np.mean(np.less(seconds, other))) >= 0.9
 
 
-def ship(
-    ready: Prepared,
-    untuned: Any,
-    winners: Winners,
-    path: Path,
-    measurer: Any,
-    about: dict[str, Any],
-    plugins: Plugins,
-    say: Callable[[str], None],
-) -> Shipped:
-    """Compile the model with the winners, verify its outputs, race it with the untuned one, and write the faster.
+@dataclass(frozen=True)
+class Shipment:
+    """What it takes to write the file.
 
     Args:
         untuned: The model's compiled library without any winner.
-        measurer: Its workers have the backend's `run_model` and `race_models`.
+        measurer: Has `run_model` and `race_models`.
         about: What the sidecar says of the run, e.g. recipe and versions.
-
-    Raises:
-        VerificationError: An output differs; nothing is written.
+        say: Told in one line what is being done.
     """
-    sidecar: dict[str, Any] = {
-        "inputs": [_input(i) for i in ready.model.inputs],
-        "outputs": list(ready.model.outputs),
-        "target": str(ready.target),
-        "threads": threads_of(ready.target),
-        **about,
-    }
+
+    ready: Prepared
+    untuned: Executable
+    measurer: Ships
+    about: dict[str, Any]
+    plugins: Plugins
+    say: Callable[[str], None]
+
+    def sidecar(self) -> dict[str, Any]:
+        """What the sidecar says whatever ships."""
+        return {
+            "inputs": [_input(i) for i in self.ready.model.inputs],
+            "outputs": list(self.ready.model.outputs),
+            "target": str(self.ready.target),
+            "threads": threads_of(self.ready.target),
+            **self.about,
+        }
+
+
+def ship(shipment: Shipment, winners: Winners, path: Path) -> Shipped:
+    """Compile the model with the winners, verify its outputs, race it with the untuned one, and write the faster.
+
+    Raises `VerificationError` if an output differs; nothing is written then.
+    """
+    ready, measurer, say = shipment.ready, shipment.measurer, shipment.say
+    sidecar = shipment.sidecar()
     rng = np.random.default_rng(0)
     inputs = {i.name: random_array(i.shape, i.dtype, rng, i.below) for i in ready.model.inputs}
     say("compiling the model")
     with tempfile.TemporaryDirectory(prefix="tt-") as folder:
         before, after = Path(folder, "untuned.so"), Path(folder, "tuned.so")
         with quiet():
-            files.write(untuned, before, sidecar)
-            library = files.compile_library(ready.lowered, winners.rows, plugins)
-            files.write(library, after, sidecar)
+            files.write(shipment.untuned, before, sidecar)
+            built = files.compile_library(ready.lowered, winners.rows, shipment.plugins)
+            files.write(built, after, sidecar)
         say("timing the model before and after")
-        timed = measurer.call("race_models", None, [str(before), str(after)], inputs, exclusive=True)
+        timed = measurer.race_models([str(before), str(after)], inputs)
         before_s, after_s = (float(np.median(t)) for t in timed)
         names = winners.untuned(ready.tasks)
         if beats(*timed):
             say("the whole model is faster untuned, so it ships untuned")
-            library, after, after_s, winners = untuned, before, before_s, Winners({}, {})
+            built, after, after_s, winners = shipment.untuned, before, before_s, Winners({}, {})
             names = tuple(t.name for t in ready.tasks)
         say("verifying the model")
-        got = measurer.call("run_model", None, str(after), inputs, exclusive=True)
-        want = measurer.call("run_model", None, str(before), inputs, exclusive=True)
+        got, want = measurer.run_model(str(after), inputs), measurer.run_model(str(before), inputs)
         verified = files.verify(ready.model, inputs, got, want, say)
     sidecar["latency_before_s"], sidecar["latency_after_s"] = before_s, after_s
-    sidecar["verified"] = verified
-    sidecar["tasks"] = json.loads(
-        json.dumps(
-            [
-                {
-                    "name": t.name,
-                    "weight": t.weight,
-                    "latency_s": winners.seconds[t.key] if t.key in winners.rows else None,
-                    "knobs": t.space.decode(winners.rows[t.key]) if t.key in winners.rows else None,
-                }
-                for t in ready.lowered.tasks
-            ],
-            default=str,
-        )
-    )
+    sidecar["verified"], sidecar["tasks"] = verified, _tasks(ready, winners)
     with quiet():
-        files.write(library, path, sidecar)
+        files.write(built, path, sidecar)
     return Shipped(before_s, after_s, verified, names)
+
+
+def _tasks(ready: Prepared, winners: Winners) -> list[dict[str, Any]]:
+    """The model's tasks as the sidecar keeps them: plain JSON."""
+    listed = [
+        {
+            "name": t.name,
+            "weight": t.weight,
+            "latency_s": winners.seconds[t.key] if t.key in winners.rows else None,
+            "knobs": t.space.decode(winners.rows[t.key]) if t.key in winners.rows else None,
+        }
+        for t in ready.lowered.tasks
+    ]
+    return json.loads(json.dumps(listed, default=str))
 
 
 def _input(i: Any) -> dict[str, Any]:

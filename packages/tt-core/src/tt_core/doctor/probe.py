@@ -15,7 +15,7 @@ from typing import Any
 
 from tt_spec import PluginError, Plugins
 
-from tt_core.compiler.target import cores, prepare_threads
+from tt_core.compiler.target import cores, use_all_cores
 from tt_core.errors import OptionError, summary
 
 __all__ = ["PROBE_S", "main"]
@@ -30,7 +30,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # libraries that print must not disturb the lines
-    prepare_threads()
+    use_all_cores()
     parts: dict[str, Callable[[], dict[str, Any]]] = {
         "target": _target,
         "compiler": _compiler,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
-from tt_spec import Batch, Clock, Measurement, RunInfo, TaskState, WallClock
+from tt_spec import Batch, Clock, Listener, Measurement, RunInfo, TaskState, WallClock
 
 __all__ = ["FORMAT", "EventLog", "JsonLines", "folder", "strict"]
 
@@ -21,7 +21,7 @@ FORMAT = 1
 and take the default of what is missing."""
 
 
-class _Lines(ABC):
+class _Lines(Listener, ABC):
     """Every event as one strict JSON object.
 
     Each has `event` and `at` (seconds since the epoch, by the run's clock). Infinite and undefined numbers are null;

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tt_spec import Batch, Measurement, RunInfo, Task, TaskState, VirtualClock
+from tt_spec import Batch, Listener, Measurement, RunInfo, Task, TaskState, VirtualClock
 
 from tt_core.errors import FileError
 from tt_core.events import log
@@ -89,9 +89,9 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def retell(
-    events: Sequence[dict[str, Any]], listeners: Sequence[Any] = (), clock: VirtualClock | None = None
+    events: Sequence[dict[str, Any]], listeners: Sequence[Listener] = (), clock: VirtualClock | None = None
 ) -> Retold:
-    """Call the listeners' event hooks as the run did, and `note(text)` where they have it.
+    """Call the listeners' event hooks, and `note(text)`, as the run did.
 
     Args:
         events: Of `read`.
@@ -102,7 +102,7 @@ def retell(
 
     def call(hook: str, *args: Any, **what: Any) -> None:
         for listener in listeners:
-            getattr(listener, hook, _ignore)(*args, **what)
+            getattr(listener, hook)(*args, **what)
 
     for e in events:
         if clock is not None:
@@ -144,11 +144,7 @@ def whole(path: Path) -> Iterator[None]:
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as e:
-        raise FileError(f"event log {path}: an event lacks or spoils {e}; was the file edited by hand?") from e
-
-
-def _ignore(*_: Any, **__: Any) -> None:
-    pass
+        raise FileError(f"event log {path}: an event is incomplete or damaged ({e}); was it edited by hand?") from e
 
 
 def _number(x: float | None) -> float:

@@ -38,7 +38,7 @@ def load(source: Any, shapes: Mapping[str, Sequence[int]] | None = None, plugins
     if isinstance(source, str | Path):
         plugins = plugins or Plugins()
         name, at, batch = str(source).partition("@")
-        if name in plugins.names("model"):
+        if name in plugins.names("model") and name not in _formats(plugins):
             return _from_zoo(name, batch if at else None, fixed, plugins)
         return _from_file(Path(source), fixed, plugins)
     return _from_object(source, fixed)
@@ -47,10 +47,7 @@ def load(source: Any, shapes: Mapping[str, Sequence[int]] | None = None, plugins
 def _from_zoo(name: str, batch: str | None, shapes: dict[str, tuple[int, ...]], plugins: Plugins) -> Model:
     if batch is not None and not (batch.isdecimal() and int(batch) > 0):
         raise ModelError(f"{name}@{batch}: a batch is a positive whole number, e.g. {name}@8")
-    try:
-        built = plugins.build("model", name, **({} if batch is None else {"batch": int(batch)}))
-    except PluginError as e:
-        raise ModelError(str(e)) from e
+    built = _built(name, plugins, **({} if batch is None else {"batch": int(batch)}))
     try:
         model = load(built, shapes, plugins)
         return model if batch is None else replace(model, name=f"{name}@{batch}")
@@ -62,32 +59,33 @@ def _from_zoo(name: str, batch: str | None, shapes: dict[str, tuple[int, ...]], 
 
 def _from_file(path: Path, shapes: dict[str, tuple[int, ...]], plugins: Plugins) -> Model:
     if not os.path.exists(path):  # unlike pathlib's, it takes any text
-        known = [*plugins.names("model"), "op:conv2d:…"]
+        known = [*(n for n in plugins.names("model") if n not in _formats(plugins)), "op:conv2d:…"]
         raise ModelError(f"no file and no known model is called {str(path)!r}{nearest(str(path), known)}")
     if path.is_dir():
         raise ModelError(f"{path} is a folder: give the model file in it")
     if not path.is_file():
         raise ModelError(f"{path} is no regular file: a model is read from one")
-    kind = path.suffix.lower()
-    if kind in (".onnx", ""):
-        from tt_core.models.sources import onnx_model
-
-        return onnx_model.read(path, shapes)
-    if kind == ".pt2":
-        from tt_core.models.sources import exported_program
-
-        return exported_program.read(path, shapes)
-    if kind == ".py":
-        from tt_core.models.sources import tvm_script
-
-        return tvm_script.read(path, shapes)
+    suffix = path.suffix.lower() or ".onnx"
+    if suffix in plugins.names("model"):
+        found = _built(suffix, plugins).read(path, shapes)
+        return found if isinstance(found, Model) else replace(load(found, shapes, plugins), name=path.stem)
+    formats = [f"{name} ({plugins.find('model', name).entry.summary})" for name in _formats(plugins)]
     hint = ""
-    if kind in (".pt", ".pth"):
+    if suffix in (".pt", ".pth"):
         hint = "; from PyTorch: torch.export.save(torch.export.export(model, (example,)), 'model.pt2')"
-    raise ModelError(
-        f"{path.name}: files of kind {path.suffix!r} are not supported: give an ONNX file (.onnx), a PyTorch exported"
-        f" program (.pt2) or TVMScript (.py){hint}"
-    )
+    raise ModelError(f"{path.name}: files of kind {path.suffix!r} are not supported: give {', '.join(formats)}{hint}")
+
+
+def _formats(plugins: Plugins) -> list[str]:
+    """Suffixes of the file formats that are installed."""
+    return [name for name in plugins.names("model") if name.startswith(".")]
+
+
+def _built(name: str, plugins: Plugins, **options: Any) -> Any:
+    try:
+        return plugins.build("model", name, **options)
+    except PluginError as e:
+        raise ModelError(str(e)) from e
 
 
 def _from_object(source: Any, shapes: dict[str, tuple[int, ...]]) -> Model:

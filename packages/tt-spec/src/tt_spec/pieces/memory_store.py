@@ -15,7 +15,7 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self._all: list[Measurement] = []
-        self.runs: dict[str, dict[str, Any]] = {}
+        self._runs: dict[str, dict[str, Any]] = {}
 
     def append(self, batch: Sequence[Measurement]) -> None:
         self._all.extend(batch)
@@ -31,12 +31,12 @@ class MemoryStore:
         return min((m for m in latest.values() if m.error is None), key=lambda m: m.latency_s, default=None)
 
     def begin_run(self, info: dict[str, Any]) -> str:
-        run_id = str(len(self.runs) + 1)
-        self.runs[run_id] = dict(info)
+        run_id = str(len(self._runs) + 1)
+        self._runs[run_id] = dict(info)
         return run_id
 
     def end_run(self, run_id: str, reason: str) -> None:
-        self.runs[run_id]["reason"] = reason
+        self._runs[run_id]["reason"] = reason
 
     def close(self) -> None:
         pass

@@ -9,7 +9,7 @@ import numpy as np
 
 from tt_spec.roles import Realised
 from tt_spec.space import Knob, Space
-from tt_spec.types import Bar, Measurement, Statements, Task
+from tt_spec.types import Bar, Statements, Task, Trial
 
 __all__ = ["SyntheticMeasurer", "synthetic_task"]
 
@@ -65,18 +65,18 @@ class SyntheticMeasurer:
             return 1e-3 * np.minimum(1.0 + 25.0 * lack, bowl)
         return 1e-3 * (1.0 + lack)
 
-    def measure(self, task: Task, codes: np.ndarray, bar: Bar) -> Iterator[Measurement]:
+    def measure(self, task: Task, codes: np.ndarray, bar: Bar) -> Iterator[Trial]:
         for row, truth in zip(np.asarray(codes), self.seconds(task, np.asarray(codes)), strict=True):
             rng = np.random.default_rng([self.seed, *map(int, row)])
             config = tuple(int(c) for c in row)
             if not task.space.in_range(row[None])[0]:
-                yield Measurement(task.key, task.space.key, config, error="build", why="outside the space")
+                yield Trial(config, error="build", why="outside the space")
                 continue
             if rng.random() < self.fail:
-                yield Measurement(task.key, task.space.key, config, error="build", why="simulated failure")
+                yield Trial(config, error="build", why="simulated failure")
                 continue
             runs = truth * np.maximum(1.0 + self.noise * rng.standard_normal(3), 0.01)
-            yield Measurement(task.key, task.space.key, config, seconds=tuple(runs.tolist()), runs=3)
+            yield Trial(config, seconds=tuple(runs.tolist()), runs=3)
 
     def realise(self, task: Task, codes: np.ndarray) -> Realised:
         codes = task.space.canonical(codes)

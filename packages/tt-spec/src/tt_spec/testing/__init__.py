@@ -15,10 +15,13 @@ A plug-in author subclasses the role's contract with one fixture and lets pytest
 from tt_spec.testing.contract import CONTRACTS, cases, check, contract_for
 from tt_spec.testing.evaluator import EvaluatorContract
 from tt_spec.testing.examples import context, mixed_space, mixed_task, tiny_task, wide_task
+from tt_spec.testing.host import HostContract
 from tt_spec.testing.measurer import MeasurerContract
+from tt_spec.testing.model_format import ModelFormatContract
 from tt_spec.testing.sampler import SamplerContract
 from tt_spec.testing.scheduler import SchedulerContract
 from tt_spec.testing.searcher import SearcherContract
+from tt_spec.testing.space import SpaceContract
 from tt_spec.testing.stopper import StopperContract
 from tt_spec.testing.store import StoreContract
 from tt_spec.testing.surrogate import SurrogateContract
@@ -26,10 +29,13 @@ from tt_spec.testing.surrogate import SurrogateContract
 __all__ = [
     "CONTRACTS",
     "EvaluatorContract",
+    "HostContract",
     "MeasurerContract",
+    "ModelFormatContract",
     "SamplerContract",
     "SchedulerContract",
     "SearcherContract",
+    "SpaceContract",
     "StopperContract",
     "StoreContract",
     "SurrogateContract",

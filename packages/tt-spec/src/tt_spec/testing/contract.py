@@ -9,10 +9,11 @@ from typing import Any
 
 from tt_spec.pieces.synthetic import synthetic_task
 from tt_spec.plugins import nearest
+from tt_spec.roles import Measurer, Store
 
 __all__ = ["CONTRACTS", "check", "contract_for", "cases"]
 
-CONTRACTS = ("evaluator", "measurer", "surrogate", "searcher", "sampler", "scheduler", "stopper", "store")
+CONTRACTS = ("evaluator", "measurer", "surrogate", "searcher", "sampler", "scheduler", "stopper", "store", "space")
 """Roles that have a contract."""
 
 
@@ -42,10 +43,9 @@ def check(
     for name in [only] if only else cases(contract):
         test = getattr(contract(), name)
         piece = factory()
-        given = {"task": synthetic_task(), **fixtures, "piece": piece}
+        given = {"task": synthetic_task(), "library": None, "operator": (None, None), **fixtures, "piece": piece}
         try:
             test(**{p: given[p] for p in inspect.signature(test).parameters})
         finally:
-            close = getattr(piece, "close", None)
-            if close is not None:
-                close()
+            if isinstance(piece, Measurer | Store):
+                piece.close()

@@ -14,7 +14,7 @@ from tt_spec.clock import VirtualClock
 from tt_spec.pieces.synthetic import SyntheticMeasurer, synthetic_task
 from tt_spec.rng import draw
 from tt_spec.serial import to_json
-from tt_spec.space import Knob, Limit, Space
+from tt_spec.space import Knob, Limit, Space, tokens
 from tt_spec.types import Context, Prediction, Statements, Task, labels
 
 __all__ = [
@@ -76,7 +76,7 @@ def context(
     rng = np.random.default_rng([seed, 1])
     if isinstance(rows, int):
         rows = draw(space, set(), rows, rng)
-    waiting = draw(space, {r.tobytes() for r in rows}, pending, rng)
+    waiting = draw(space, set(tokens(rows)), pending, rng)
     seconds = np.full(len(rows), np.inf) if fail else truth.seconds(task, rows)
     if len(rows) > 3:
         seconds[1] = np.inf
@@ -101,7 +101,7 @@ def context(
         rng=np.random.default_rng([seed, 2]),
         clock=VirtualClock(),
         fitted=fitted,
-        seen=frozenset(r.tobytes() for r in (*rows, *waiting)),
+        seen=frozenset([*tokens(rows), *tokens(waiting)]),
     )
 
 

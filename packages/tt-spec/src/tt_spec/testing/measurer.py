@@ -1,7 +1,8 @@
-"""What every measurer must do."""
+"""The contract of measurers, and of what some of them can do beside."""
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Any
 
 import numpy as np
@@ -9,13 +10,15 @@ import pytest
 
 from tt_spec.pieces.synthetic import synthetic_task
 from tt_spec.rng import draw
-from tt_spec.types import Bar, Measurement, Task
+from tt_spec.roles import Checks, Prestarts, Races, RacesModels, RunsModels, capabilities
+from tt_spec.types import Bar, Task, Trial
 
 __all__ = ["MeasurerContract"]
 
 
 class MeasurerContract:
-    """Subclass it and override `piece`, and `task` if the measurer cannot time `synthetic_task()`."""
+    """Subclass it and override `piece`, `task` if the measurer cannot time `synthetic_task()`, and `library` if it runs
+    deployed libraries."""
 
     @pytest.fixture
     def piece(self) -> Any:
@@ -27,7 +30,12 @@ class MeasurerContract:
         """A task of at least six rows that this measurer can measure."""
         return synthetic_task()
 
-    def test_yields_one_measurement_per_row(self, piece: Any, task: Task) -> None:
+    @pytest.fixture
+    def library(self) -> tuple[str, dict[str, np.ndarray]] | None:
+        """Path of a deployed library and inputs for it; needed only by a measurer that runs or races models."""
+        return None
+
+    def test_yields_one_trial_per_row(self, piece: Any, task: Task) -> None:
         codes = _rows(piece, task, 5)
         for batch in (codes[:3], codes[3:], codes[:1]):
             _check(task, batch, list(piece.measure(task, batch, Bar(cap_s=1.0))))
@@ -41,11 +49,11 @@ class MeasurerContract:
         stream = iter(piece.measure(task, codes[:4], Bar(cap_s=1.0)))
         first = next(stream)
         assert first.config in _configs(codes), "config must be a row that was asked"
-        assert hasattr(stream, "close"), "measure must be a generator, so that the loop can abandon it"
-        stream.close()  # pyright: ignore[reportAttributeAccessIssue]
+        assert isinstance(stream, Generator), "measure must be a generator, so that the loop can abandon it"
+        stream.close()
         _check(task, codes[4:], list(piece.measure(task, codes[4:], Bar(cap_s=1.0))))
 
-    def test_a_hard_row_is_a_measurement(self, piece: Any, task: Task) -> None:
+    def test_a_hard_row_is_a_trial(self, piece: Any, task: Task) -> None:
         codes = np.concatenate([_rows(piece, task, 2), np.asarray(task.space.shape)[None] - 1])
         codes = np.unique(codes, axis=0)
         found = list(piece.measure(task, codes, Bar(incumbent_s=1e-9, cap_s=1e-6)))
@@ -81,6 +89,43 @@ class MeasurerContract:
             assert (np.diff(found.offsets) >= 0).all(), "offsets must not fall"
             assert np.isfinite(found.values).all() and np.isfinite(found.operator).all(), "features must be finite"
 
+    def test_starts_early(self, piece: Any, task: Task) -> None:
+        if Prestarts in capabilities("measurer", piece):
+            assert piece.prestart() is None and piece.prestart() is None, "prestart may be called twice"
+        codes = _rows(piece, task, 1)
+        _check(task, codes, list(piece.measure(task, codes, Bar(cap_s=1.0))))
+
+    def test_races_in_turns(self, piece: Any, task: Task) -> None:
+        if Races not in capabilities("measurer", piece):
+            return
+        codes = _rows(piece, task, 3)
+        for untuned in (False, True):
+            found = piece.race(task, codes, 4, 0.5, untuned)
+            assert len(found) == 3 + untuned, f"one list per program, {3 + untuned} in all, got {len(found)}"
+            assert all(len(one) == 4 for one in found[:3]), f"four rounds each, got {[len(one) for one in found]}"
+            assert len(found[-1]) in (1, 4), "the untuned program's list is whole, or has one entry"
+            assert all(np.isfinite(s) and s > 0 for one in found for s in one), "seconds must be finite and positive"
+
+    def test_checks_a_row(self, piece: Any, task: Task) -> None:
+        if Checks in capabilities("measurer", piece):
+            wrong = piece.check(task, _rows(piece, task, 1)[0])
+            assert wrong is None or (isinstance(wrong, str) and wrong), f"None or what is wrong, got {wrong!r}"
+
+    def test_runs_a_library(self, piece: Any, library: tuple[str, dict[str, np.ndarray]] | None) -> None:
+        if RunsModels in capabilities("measurer", piece):
+            assert library is not None, "override the fixture `library`"
+            first, again = (piece.run_model(*library) for _ in range(2))
+            assert first and all(isinstance(a, np.ndarray) for a in first), "the outputs are arrays"
+            assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True)), "same inputs, other outputs"
+
+    def test_races_libraries(self, piece: Any, library: tuple[str, dict[str, np.ndarray]] | None) -> None:
+        if RacesModels in capabilities("measurer", piece):
+            assert library is not None, "override the fixture `library`"
+            path, inputs = library
+            found = piece.race_models([path, path], inputs, 0.2, 3)
+            assert len(found) == 2 and all(found), f"a list of seconds per library, got {found}"
+            assert all(np.isfinite(s) and s > 0 for one in found for s in one), "seconds must be finite and positive"
+
     def test_closes_twice(self, piece: Any, task: Task) -> None:
         codes = _rows(piece, task, 2)
         _check(task, codes, list(piece.measure(task, codes, Bar(cap_s=1.0))))
@@ -105,11 +150,10 @@ def _configs(codes: np.ndarray) -> list[tuple[int, ...]]:
     return [tuple(int(c) for c in row) for row in codes]
 
 
-def _check(task: Task, codes: np.ndarray, found: list[Measurement]) -> None:
+def _check(task: Task, codes: np.ndarray, found: list[Trial]) -> None:
     for m in found:
-        assert isinstance(m, Measurement), f"measure yields Measurements, got {type(m).__name__}"
-        assert (m.task_key, m.space_key) == (task.key, task.space.key), "a measurement names its task and space"
-        assert m.error is None or m.why, f"a failed measurement says why, {m.error!r} came alone"
+        assert isinstance(m, Trial), f"measure yields Trials, got {type(m).__name__}"
+        assert m.error is None or m.why, f"a failed trial says why, {m.error!r} came alone"
         assert m.error is not None or m.runs >= len(m.seconds), "runs counts all executions"
     got, asked = sorted(m.config for m in found), sorted(_configs(codes))
-    assert got == asked, f"one measurement per row: {asked} were asked, {got} came"
+    assert got == asked, f"one trial per row: {asked} were asked, {got} came"

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tt_spec.rng import draw
+from tt_spec.space import tokens
 from tt_spec.testing.examples import check_info, context, mixed_task, untouched, wide_task
 from tt_spec.types import Context, Proposal, Selection
 
@@ -77,8 +78,8 @@ class SamplerContract:
         assert len(np.unique(codes, axis=0)) == len(codes), "rows must be distinct"
         assert ctx.fresh(codes).all(), "rows must be fresh: neither measured nor pending, see ctx.fresh"
         if self.subset:
-            offered = {r.tobytes() for r in np.ascontiguousarray(proposal.codes, dtype=np.int64)}
-            known = [r.tobytes() in offered for r in np.ascontiguousarray(codes, dtype=np.int64)]
+            offered = set(tokens(proposal.codes))
+            known = [name in offered for name in tokens(codes)]
             assert all(known), "rows must come from the proposal"
         check_info(chosen.info)
 

@@ -1,4 +1,4 @@
-"""What every scheduler must do."""
+"""The contract of schedulers."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 from tt_spec.clock import VirtualClock
 from tt_spec.pieces.synthetic import synthetic_task
+from tt_spec.roles import Budgeted, Peaked
 from tt_spec.testing.examples import check_info
 from tt_spec.types import Slot, TaskState
 
@@ -64,12 +65,19 @@ class SchedulerContract:
         assert {s.task for s in slots} == {0, 1, 2}, "trials of former runs must not keep a task from its slots"
 
     def test_a_small_budget_reaches_every_task(self, piece: Any) -> None:
-        if not hasattr(piece, "budget"):
+        if not isinstance(piece, Budgeted):
             return
         slots = _Run(4, self.longest).drive(piece, budget=24)
         assert {s.task for s in slots} == {0, 1, 2, 3}, (
             f"told that 24 rows are left for 4 tasks, every task must get a slot, these did: {_tasks(slots)}"
         )
+
+    def test_knowing_the_peak_leaves_it_usable(self, piece: Any) -> None:
+        if not isinstance(piece, Peaked):
+            return
+        piece.peak(1e11)
+        slots = _Run(3, self.longest).drive(piece)
+        assert {s.task for s in slots} == {0, 1, 2}, f"every task must get a slot, these did: {_tasks(slots)}"
 
     def test_same_states_same_slots(self, piece: Any) -> None:
         a, b = (_Run(3, self.longest).drive(p) for p in (copy.deepcopy(piece), copy.deepcopy(piece)))

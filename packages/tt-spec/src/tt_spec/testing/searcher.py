@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tt_spec.rng import draw
+from tt_spec.roles import Learns
 from tt_spec.testing.examples import check_info, context, mixed_task, tiny_task, untouched, wide_task, within
 from tt_spec.types import Context, Proposal
 
@@ -107,6 +108,5 @@ def check_proposal(ctx: Context, proposal: Proposal, at_least: int = 1) -> None:
 
 
 def _tell(piece: Any, ctx: Context, rows: np.ndarray, y: np.ndarray) -> None:
-    tell = getattr(piece, "tell", None)
-    if tell is not None and len(rows):
-        tell(ctx, rows, y)
+    if isinstance(piece, Learns) and len(rows):
+        piece.tell(ctx, rows, y)

@@ -1,4 +1,4 @@
-"""What every store must do."""
+"""The contract of stores, and of what some of them can do beside."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from tt_spec.pieces.synthetic import synthetic_task
+from tt_spec.roles import ListsRuns, Remembers, Summarises, capabilities
 from tt_spec.types import ERRORS, Measurement
 
 __all__ = ["StoreContract"]
@@ -98,6 +100,36 @@ class StoreContract:
         piece.end_run(one, "every task is finished")
         piece.end_run(two, "failed: OSError: disk full")
         assert [m.run_id for m in piece.query()] == [one], "a measurement keeps its run"
+
+    def test_remembers_tasks(self, piece: Any) -> None:
+        if Remembers not in capabilities("store", piece):
+            return
+        tasks = [synthetic_task("a"), synthetic_task("b")]
+        piece.remember([])
+        piece.remember(tasks)
+        piece.remember(tasks[:1])
+        assert list(piece.query()) == [], "a task is no measurement"
+
+    def test_lists_its_runs(self, piece: Any) -> None:
+        if ListsRuns not in capabilities("store", piece):
+            return
+        one, two = piece.begin_run({"seed": 1}), piece.begin_run({"model": "m"})
+        piece.end_run(one, "5 trials are spent")
+        runs = piece.runs()
+        assert [r["id"] for r in runs] == [one, two], "runs are listed in their order"
+        assert [r["reason"] for r in runs] == ["5 trials are spent", None], "None while a run is unfinished"
+        assert runs[0]["info"]["seed"] == 1 and runs[1]["info"]["model"] == "m", "info is what begin_run was told"
+        assert all(isinstance(r["started"], int | float) for r in runs), "started is in seconds since the epoch"
+
+    def test_summarises_tasks(self, piece: Any) -> None:
+        if Summarises not in capabilities("store", piece):
+            return
+        piece.append([*_failures(), _valid(1, seconds=(2e-3,)), _valid(2, seconds=(1e-3,)), _valid(3, task="t2")])
+        found = {(t["task_key"], t["device"]): t for t in piece.summary()}
+        assert set(found) == {("t1", "d1"), ("t2", "d1")}, f"an entry per task and device, got {sorted(found)}"
+        assert found["t1", "d1"]["best_s"] == 1e-3 and found["t1", "d1"]["trials"] >= 2
+        assert found["t1", "d1"]["failed"] >= 1, "failures are counted"
+        assert all({"name", "op"} <= set(t) for t in found.values()), "name and op are there, None where unknown"
 
     def test_closes(self, piece: Any) -> None:
         piece.append([_valid(0)])

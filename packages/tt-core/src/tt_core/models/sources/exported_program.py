@@ -9,7 +9,7 @@ import functools
 import logging
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,25 +20,28 @@ from tt_core.errors import ModelError, summary
 from tt_core.models.model import FLOAT16_NOTE, Input, Model, Peer
 from tt_core.models.sources import shapes as shape_options
 
-__all__ = ["convert", "read"]
+__all__ = ["ExportedProgramFormat", "convert"]
 
-Shapes = dict[str, tuple[int, ...]]
+Shapes = Mapping[str, tuple[int, ...]]
 
 _ADVICE = "; replace it in the model, or export to ONNX (torch.onnx.export) and give that file"
 
 
-def read(path: Path, shapes: Shapes) -> Model:
-    """The model of a `.pt2` file."""
-    torch = _torch()
-    try:
-        with _silent():
-            program = torch.export.load(str(path))
-    except Exception as e:  # zipfile, pickle, torch and the operating system each raise their own types
-        raise ModelError(
-            f"{path} is not a usable PyTorch exported program: {summary(e)}; one is written by"
-            " torch.export.save(torch.export.export(model, (example,)), 'model.pt2')"
-        ) from e
-    return convert(program, path.stem, shapes, str(path))
+class ExportedProgramFormat:
+    """PyTorch exported programs, `.pt2`."""
+
+    def read(self, path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Model:
+        """The model of a `.pt2` file."""
+        torch = _torch()
+        try:
+            with _silent():
+                program = torch.export.load(str(path))
+        except Exception as e:  # zipfile, pickle, torch and the operating system each raise their own types
+            raise ModelError(
+                f"{path} is not a usable PyTorch exported program: {summary(e)}; one is written by"
+                " torch.export.save(torch.export.export(model, (example,)), 'model.pt2')"
+            ) from e
+        return convert(program, path.stem, shapes, str(path))
 
 
 def convert(program: Any, name: str, shapes: Shapes, source: str | None = None) -> Model:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -16,19 +16,22 @@ from tt_core.errors import ModelError, summary
 from tt_core.models.model import FLOAT16_NOTE, Input, Model, Peer
 from tt_core.models.sources import shapes as shape_options
 
-__all__ = ["convert", "read"]
+__all__ = ["OnnxFormat", "convert"]
 
-Shapes = dict[str, tuple[int, ...]]
+Shapes = Mapping[str, tuple[int, ...]]
 
 
-def read(path: Path, shapes: Shapes) -> Model:
-    """The model of a file, weights that lie beside it included."""
-    onnx = _import("onnx")
-    try:
-        model = onnx.load(str(path))
-    except Exception as e:  # protobuf, onnx and the operating system each raise their own types
-        raise ModelError(f"{path} is not a usable ONNX model: {summary(e)}") from e
-    return convert(model, path.stem, shapes, str(path))
+class OnnxFormat:
+    """ONNX files, `.onnx`, weights that lie beside them included."""
+
+    def read(self, path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Model:
+        """The model of a file, weights that lie beside it included."""
+        onnx = _import("onnx")
+        try:
+            model = onnx.load(str(path))
+        except Exception as e:  # protobuf, onnx and the operating system each raise their own types
+            raise ModelError(f"{path} is not a usable ONNX model: {summary(e)}") from e
+        return convert(model, path.stem, shapes, str(path))
 
 
 def convert(model: Any, name: str, shapes: Shapes, source: str | None = None) -> Model:

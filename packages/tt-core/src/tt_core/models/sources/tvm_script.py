@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from tt_core.errors import ModelError, summary
 from tt_core.models.model import Model
 from tt_core.models.sources import tvm_module
 
-__all__ = ["read"]
+__all__ = ["TvmScriptFormat"]
 
 _RULE = (
     "a TVMScript file holds one @T.prim_func or @I.ir_module, imports of tvm, type variables, and nothing else;"
@@ -27,24 +28,27 @@ _RULE = (
 )
 
 
-def read(path: Path, shapes: dict[str, tuple[int, ...]]) -> Model:
-    """The model of a TVMScript file. Raises `ModelError` that names the line."""
-    try:
-        text = path.read_text(encoding="utf-8")
-        tree = ast.parse(text)
-    except (OSError, ValueError, RecursionError, MemoryError, SyntaxError) as e:
-        line = f" line {e.lineno}" if isinstance(e, SyntaxError) and e.lineno else ""
-        raise ModelError(f"{path}{line} is no TVMScript: {summary(e)}") from e
-    definition, metadata = _split(tree, path)
-    found = _parse(text, tree, definition, metadata, path)
-    name = path.stem if definition.name in ("main", "Module") else definition.name
-    if isinstance(found, tvm.tirx.PrimFunc):
-        return tvm_module.operator(found, name, shapes)
-    if isinstance(found, relax.Function):
-        found = tvm.IRModule({"main": found.with_attr("global_symbol", "main")})
-    if not isinstance(found, tvm.IRModule):
-        raise ModelError(f"{path}: {definition.name} is a {type(found).__name__}: {_RULE}")
-    return tvm_module.convert(found, name, shapes)
+class TvmScriptFormat:
+    """TVMScript files, `.py`."""
+
+    def read(self, path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Model:
+        """The model of a TVMScript file. Raises `ModelError` that names the line."""
+        try:
+            text = path.read_text(encoding="utf-8")
+            tree = ast.parse(text)
+        except (OSError, ValueError, RecursionError, MemoryError, SyntaxError) as e:
+            line = f" line {e.lineno}" if isinstance(e, SyntaxError) and e.lineno else ""
+            raise ModelError(f"{path}{line} is no TVMScript: {summary(e)}") from e
+        definition, metadata = _split(tree, path)
+        found = _parse(text, tree, definition, metadata, path)
+        name = path.stem if definition.name in ("main", "Module") else definition.name
+        if isinstance(found, tvm.tirx.PrimFunc):
+            return tvm_module.operator(found, name, shapes)
+        if isinstance(found, relax.Function):
+            found = tvm.IRModule({"main": found.with_attr("global_symbol", "main")})
+        if not isinstance(found, tvm.IRModule):
+            raise ModelError(f"{path}: {definition.name} is a {type(found).__name__}: {_RULE}")
+        return tvm_module.convert(found, name, shapes)
 
 
 def _split(tree: ast.Module, path: Path) -> tuple[ast.ClassDef | ast.FunctionDef, Any]:

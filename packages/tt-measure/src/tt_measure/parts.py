@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from tt_spec.types import Task
 
-from tt_measure.process import Job, Outcome, Process, WorkerError
+from tt_measure.process import Ending, Job, Process, WorkerError
 from tt_measure.team import Team
 
-__all__ = ["Part", "replay"]
+__all__ = ["Part", "in_parts"]
 
 ROWS = 64
 
@@ -28,7 +28,7 @@ class Part:
     why: str | None = None
 
 
-def replay(team: Team, kind: str, task: Task, codes: np.ndarray, limit_s: float) -> list[Part]:
+def in_parts(team: Team, kind: str, task: Task, codes: np.ndarray, limit_s: float) -> list[Part]:
     """All parts, in order. Where the backend fails on several rows, each of them is tried alone.
 
     Args:
@@ -51,24 +51,24 @@ def replay(team: Team, kind: str, task: Task, codes: np.ndarray, limit_s: float)
         if team.busy():
             team.pump()
         for p, (start, stop, job) in list(hands.items()):
-            outcome = job.outcome
-            if outcome is None:
+            ending = job.ending
+            if ending is None:
                 continue
             del hands[p]
-            if outcome.verdict == "unopened" or outcome.stage == "open":
-                raise WorkerError(f"the backend cannot open task {task.name!r}: {outcome.text}")
-            unbegun = outcome.verdict == "lost" and not outcome.stage
-            if outcome.verdict == "done":
-                parts.append(Part(start, stop, outcome.value))
+            if ending.verdict == "unopened" or ending.stage == "open":
+                raise WorkerError(f"the backend cannot open task {task.name!r}: {ending.text}")
+            unbegun = ending.verdict == "lost" and not ending.stage
+            if ending.verdict == "done":
+                parts.append(Part(start, stop, ending.value))
             elif unbegun and lost.setdefault((start, stop), 0) < 2:
                 lost[start, stop] += 1
                 todo.appendleft((start, stop))
             elif stop - start > 1:
                 todo.extendleft((i, i + 1) for i in reversed(range(start, stop)))
             else:
-                parts.append(Part(start, stop, why=_why(outcome, limit_s)))
+                parts.append(Part(start, stop, why=_why(ending, limit_s)))
     return sorted(parts, key=lambda part: part.start)
 
 
-def _why(outcome: Outcome, limit_s: float) -> str:
-    return f"replaying it took longer than {limit_s:g} s" if outcome.reason == "time" else outcome.text
+def _why(ending: Ending, limit_s: float) -> str:
+    return f"making its program took longer than {limit_s:g} s" if ending.reason == "time" else ending.text

@@ -7,23 +7,25 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
-from tt_spec.faults import PieceFailure
+from tt_spec.errors import PieceFailure
 from tt_spec.roles import Evaluator
-from tt_spec.types import Bar, Measurement, Task
+from tt_spec.space import token
+from tt_spec.types import Bar, Task, Trial
 
-from tt_measure.process import Job, Outcome, Process, WorkerError
+from tt_measure.process import Ending, Job, Process, WorkerError
 from tt_measure.team import POLL_S, Team
 
-__all__ = ["Batch", "Rules"]
+__all__ = ["Passage", "Rules"]
 
 TRIES = 3
 
 
 @dataclass(frozen=True)
 class Rules:
-    """How a batch is measured.
+    """The rules by which a batch is measured.
 
     Args:
         build_s, run_s, check_s: Limits of one candidate's build, evaluation and check, seconds.
@@ -52,7 +54,7 @@ class _Row:
     cost: dict[str, float] = field(default_factory=dict)
 
 
-class Batch:
+class Passage:
     """Phases alternate. Building: every worker builds, until the team holds `chunk` candidates per worker; while one
     build takes long, the others go on, up to four times as many. Timing: only when no worker does anything, one
     candidate after the other; between two timings the consumer has its turn, so that storing a result disturbs none.
@@ -69,7 +71,7 @@ class Batch:
         self.building: dict[Process, _Row] = {}
         self.held: dict[Process, list[_Row]] = {}
 
-    def results(self) -> Iterator[Measurement]:
+    def results(self) -> Iterator[Trial]:
         try:
             while self.todo or self.held:
                 yield from self._build()
@@ -79,7 +81,7 @@ class Batch:
 
     # -- building -----------------------------------------------------------------------------------------------
 
-    def _build(self) -> Iterator[Measurement]:
+    def _build(self) -> Iterator[Trial]:
         while True:
             self.team.revive()
             yield from self._collect()
@@ -114,28 +116,28 @@ class Batch:
             return None
         return next((r for r in self.todo if not (held and r.tries)), None)
 
-    def _collect(self) -> Iterator[Measurement]:
+    def _collect(self) -> Iterator[Trial]:
         for p, row in list(self.building.items()):
-            outcome = row.job.outcome if row.job else None
-            if outcome is None:
+            ending = row.job.ending if row.job else None
+            if ending is None:
                 continue
             del self.building[p]
-            if outcome.verdict == "done":
-                row.cost = outcome.value
-                p.tokens.add(_id(row))
+            if ending.verdict == "done":
+                row.cost = ending.value
+                p.tokens.add(_name(row))
                 self.held.setdefault(p, []).append(row)
-            elif self._innocent(p, outcome):
-                yield from self._again(row, outcome)
+            elif self._innocent(p, ending):
+                yield from self._again(row, ending)
             else:
                 row.cost = {"apply": 0.0, "build": row.job.seconds if row.job else 0.0}
-                yield self._failed(row, outcome, "build", "building", self.rules.build_s)
+                yield self._failed(row, ending, "build", "building", self.rules.build_s)
         for p in [p for p in self.held if p.lost]:
             for row in reversed(self.held.pop(p)):
                 yield from self._again(row, None)
 
     # -- timing -------------------------------------------------------------------------------------------------
 
-    def _time(self) -> Iterator[Measurement]:
+    def _time(self) -> Iterator[Trial]:
         while self.held:
             p, rows = next(iter(self.held.items()))
             row = rows.pop(0)
@@ -143,33 +145,33 @@ class Batch:
                 del self.held[p]
             while self.team.busy():
                 self.team.pump()
-            token = _id(row)
+            name = _name(row)
             seed = _entropy(self.rules.seed, self.task, row.row)
             limits = (self.rules.run_s, self.rules.check_s)
-            row.job = job = self.team.submit(p, "time", token, self.bar, seed, self.rules.verify, *limits)
-            while job.outcome is None:
+            row.job = job = self.team.submit(p, "time", name, self.bar, seed, self.rules.verify, *limits)
+            while job.ending is None:
                 self.team.pump(4 * POLL_S)
-            p.tokens.discard(token)
-            yield from self._timed(p, row, job.outcome)
+            p.tokens.discard(name)
+            yield from self._timed(p, row, job.ending)
             if p.lost:
                 for other in reversed(self.held.pop(p, [])):
                     yield from self._again(other, None)
 
-    def _timed(self, p: Process, row: _Row, outcome: Outcome) -> Iterator[Measurement]:
-        if outcome.verdict == "undecided":
-            raise PieceFailure("evaluator", self.rules.evaluator, outcome.text)
-        if outcome.verdict != "done":
-            if self._innocent(p, outcome):
-                yield from self._again(row, outcome)
+    def _timed(self, p: Process, row: _Row, ending: Ending) -> Iterator[Trial]:
+        if ending.verdict == "undecided":
+            raise PieceFailure("evaluator", self.rules.evaluator, ending.text)
+        if ending.verdict != "done":
+            if self._innocent(p, ending):
+                yield from self._again(row, ending)
             else:
                 row.cost["run"] = row.job.seconds if row.job else 0.0
-                check = outcome.stage == "check"
+                check = ending.stage == "check"
                 doing, limit = ("checking", self.rules.check_s) if check else ("running", self.rules.run_s)
-                yield self._failed(row, outcome, "run", doing, limit)
+                yield self._failed(row, ending, "run", doing, limit)
             return
-        timing, run_s, wrong = outcome.value
+        timing, run_s, wrong = ending.value
         cost = {**row.cost, "run": run_s}
-        m = self._measurement(row, seconds=timing.seconds, runs=timing.runs, why=timing.why, cost=cost)
+        m = _trial(row, seconds=timing.seconds, runs=timing.runs, why=timing.why, cost=cost)
         if wrong is not None:
             m = replace(m, seconds=(), error="wrong-result", why=str(wrong))
         elif m.latency_s < self.bar.incumbent_s:
@@ -178,35 +180,30 @@ class Batch:
 
     # -- failures -----------------------------------------------------------------------------------------------
 
-    def _innocent(self, p: Process, outcome: Outcome) -> bool:
+    def _innocent(self, p: Process, ending: Ending) -> bool:
         """Whether a worker was lost before it began the row, or by memory that others may have used."""
-        if outcome.verdict == "unopened" or outcome.stage == "open":
-            raise WorkerError(f"the backend cannot open task {self.task.name!r}: {outcome.text}")
-        if outcome.verdict != "lost":
+        if ending.verdict == "unopened" or ending.stage == "open":
+            raise WorkerError(f"the backend cannot open task {self.task.name!r}: {ending.text}")
+        if ending.verdict != "lost":
             return False
-        return not outcome.stage or (outcome.reason == "memory" and bool(self.held.get(p)))
+        return not ending.stage or (ending.reason == "memory" and bool(self.held.get(p)))
 
-    def _again(self, row: _Row, outcome: Outcome | None) -> Iterator[Measurement]:
+    def _again(self, row: _Row, ending: Ending | None) -> Iterator[Trial]:
         row.tries += 1
         if row.tries < TRIES:
             self.todo.appendleft(row)
         else:
             why = f"its worker was lost {row.tries} times before it could be timed"
-            why += f"; at last: {outcome.text}" if outcome is not None else ""
-            yield self._measurement(row, error="build", why=why, cost=row.cost)
+            why += f"; at last: {ending.text}" if ending is not None else ""
+            yield _trial(row, error="build", why=why, cost=row.cost)
 
-    def _failed(self, row: _Row, outcome: Outcome, error: str, doing: str, limit_s: float) -> Measurement:
-        why = outcome.text
-        if outcome.reason == "time":
+    def _failed(self, row: _Row, ending: Ending, error: str, doing: str, limit_s: float) -> Trial:
+        why = ending.text
+        if ending.reason == "time":
             error, why = f"{error}-timeout", f"{doing} took longer than {limit_s:g} s"
-        elif outcome.verdict == "lost" or doing == "checking":
+        elif ending.verdict == "lost" or doing == "checking":
             why = f"while {doing}: {why}"
-        return self._measurement(row, error=error, why=why, cost=row.cost)
-
-    def _measurement(self, row: _Row, **what: object) -> Measurement:
-        config = tuple(int(c) for c in row.row)
-        m = Measurement(self.task.key, self.task.space.key, config, **what)  # type: ignore[arg-type]
-        return replace(m, cost={"apply": 0.0, "build": 0.0, "run": 0.0, **m.cost})
+        return _trial(row, error=error, why=why, cost=row.cost)
 
     def _abandon(self) -> None:
         """Forget what was not measured; a build in hand ends by itself and is dropped then."""
@@ -214,20 +211,25 @@ class Batch:
         for p, row in self.building.items():
             rows.setdefault(p, []).append(row)
         for p, mine in rows.items():
-            p.tokens -= {_id(row) for row in mine}
+            p.tokens -= {_name(row) for row in mine}
             if not p.lost:
-                p.tell("drop", [_id(row) for row in mine])
+                p.tell("drop", [_name(row) for row in mine])
         self.building, self.held = {}, {}
         self.todo.clear()
 
 
-def _id(row: _Row) -> int:
-    """A built candidate's name in its worker: the id of the job that built it."""
+def _trial(row: _Row, cost: dict[str, float], **what: Any) -> Trial:
+    config = tuple(int(c) for c in row.row)
+    return Trial(config, cost={"apply": 0.0, "build": 0.0, "run": 0.0, **cost}, **what)
+
+
+def _name(row: _Row) -> int:
+    """A built candidate's name in its worker: the number of the job that built it."""
     assert row.job is not None
-    return row.job.id
+    return row.job.number
 
 
 def _entropy(seed: int, task: Task, row: np.ndarray) -> list[int]:
     """Of a row's generator: the same in every process, whatever was measured before."""
-    digest = hashlib.sha256(task.key.encode() + row.tobytes()).digest()
+    digest = hashlib.sha256(task.key.encode() + token(row)).digest()
     return [seed, *np.frombuffer(digest, dtype=np.uint32).tolist()]

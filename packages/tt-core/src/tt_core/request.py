@@ -1,0 +1,111 @@
+"""A request: everything that a run is asked for, each default in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from tt_core.errors import OptionError
+
+if TYPE_CHECKING:
+    from tt_spec import Plugins
+    from tt_spec.roles import Stopper
+
+__all__ = ["Asked", "Request"]
+
+MOST_MINUTES = 525_600
+
+
+class Asked(TypedDict, total=False):
+    """The keywords of `tt_core.tune` and `tt_core.plan`: the fields of `Request` but for the model."""
+
+    target: Any
+    recipe: str
+    sets: Sequence[str]
+    minutes: float | None
+    trials: int | None
+    tasks: str | Sequence[str]
+    skip: str | Sequence[str]
+    only_heavy: bool
+    shapes: Mapping[str, Sequence[int]] | None
+    history: str | Path | None
+    out: str | Path | None
+    seed: int
+
+
+@dataclass(frozen=True)
+class Request:
+    """A run as it is asked for.
+
+    Args:
+        model: A file, a name of the zoo, "op:…", or an object: whatever `tt_core.models.load` takes.
+        target: "native", a target string, JSON, dict or TVM target.
+        recipe: Name or TOML file.
+        sets: Overrides of the recipe: "searcher.population=256", "scheduler=round-robin".
+        minutes: Tuning time; with neither this nor `trials`, 5.
+        trials: Rows measured in this run, all tasks together.
+        tasks: Patterns of task names or operators, as in a shell; commas may join several.
+        skip: The same, for tasks to leave out. They ship with their best program from the history, or untuned.
+        only_heavy: Only the fewest tasks that hold 95 % of the model's latency.
+        shapes: Fixed input shapes by name.
+        history: File that every measurement goes to and that a repeated run continues from; None: in memory.
+        out: File for the tuned library; its sidecar is `out` + ".json".
+        seed: Root of all randomness.
+    """
+
+    model: Any
+    target: Any = "native"
+    recipe: str = "tt"
+    sets: Sequence[str] = ()
+    minutes: float | None = None
+    trials: int | None = None
+    tasks: str | Sequence[str] = "*"
+    skip: str | Sequence[str] = ()
+    only_heavy: bool = False
+    shapes: Mapping[str, Sequence[int]] | None = field(default=None)
+    history: str | Path | None = "tt.db"
+    out: str | Path | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise OptionError(f"the seed must be a whole number, at least 0, got {self.seed}")
+        minutes, trials = self.minutes, self.trials
+        if (minutes is not None and not 0 < minutes <= MOST_MINUTES) or (trials is not None and trials < 1):
+            raise OptionError(
+                f"the budget must be positive, and minutes at most {MOST_MINUTES},"
+                f" got minutes={minutes}, trials={trials}"
+            )
+
+    @property
+    def limit_minutes(self) -> float | None:
+        """Tuning time in minutes; None where only `trials` bounds the run."""
+        return 5.0 if self.minutes is None and self.trials is None else self.minutes
+
+    @property
+    def path(self) -> Path | None:
+        """The library's file, None without one."""
+        return None if self.out is None else Path(self.out)
+
+    def budget(self, plugins: Plugins) -> list[Stopper]:
+        """The stoppers of the run's budget."""
+        stoppers = []
+        if self.trials is not None:
+            stoppers.append(plugins.build("stopper", "trials", trials=self.trials))
+        if (minutes := self.limit_minutes) is not None:
+            stoppers.append(plugins.build("stopper", "minutes", minutes=minutes))
+        return stoppers
+
+    def options(self) -> dict[str, Any]:
+        """The options as a run's record keeps them."""
+        return {
+            "minutes": self.limit_minutes,
+            "trials": self.trials,
+            "tasks": self.tasks,
+            "skip": self.skip,
+            "only_heavy": self.only_heavy,
+            "history": str(self.history),
+            "out": self.out and str(self.out),
+        }

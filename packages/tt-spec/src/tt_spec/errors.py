@@ -1,0 +1,71 @@
+"""Mistakes that people can fix: one family, each class with the exit code of a command that ends with it.
+
+The message is one line that says the rule, what came and what to do; whoever shows it adds nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = ["ORIGIN", "PieceError", "PieceFailure", "PluginError", "StoreError", "UserError", "summary", "whose"]
+
+ORIGIN = "tt_origin"
+"""Attribute of a built piece: what to call it in a message. Text, so that the piece stays picklable."""
+
+
+class UserError(Exception):
+    """Something the user can fix.
+
+    Args:
+        message: One line.
+        details: Further lines for the terminal, each a fact of its own.
+    """
+
+    exit_code = 2
+
+    def __init_subclass__(cls, exit_code: int | None = None) -> None:
+        cls.exit_code = cls.exit_code if exit_code is None else exit_code
+
+    def __init__(self, message: str, details: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.details = tuple(details)
+
+
+class PluginError(UserError):
+    """A plug-in or a piece cannot be used."""
+
+
+class PieceError(UserError, exit_code=7):
+    """A piece cannot do its work."""
+
+
+class StoreError(PieceError):
+    """A store cannot be read or written; the message names it."""
+
+
+class PieceFailure(PieceError):
+    """A piece failed at its work; the message names it, its distribution and what went wrong.
+
+    Args:
+        piece: The piece, or what stands for it.
+        what: The exception that it raised, which also becomes `__cause__`, or a text where that lives elsewhere.
+    """
+
+    def __init__(self, role: str, piece: Any, what: BaseException | str) -> None:
+        text = summary(what) if isinstance(what, BaseException) else what
+        super().__init__(f"{whose(role, piece)} failed: {text}")
+
+
+def summary(e: BaseException) -> str:
+    """Any exception in one line: its type and 300 characters of its message; of our own, which say all, the message."""
+    text = " ".join(str(e).split())
+    if isinstance(e, UserError):
+        return text
+    return f"{type(e).__name__}: {text[:300]}" if text else type(e).__name__
+
+
+def whose(role: str, piece: Any) -> str:
+    """The name of a piece in messages: "searcher 'anneal' of tt-search 0.1.0" if `Plugins` built it, else its class."""
+    known = getattr(piece, ORIGIN, None)
+    return known if isinstance(known, str) else f"{role} {type(piece).__module__}.{type(piece).__qualname__}"

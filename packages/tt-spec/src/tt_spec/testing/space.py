@@ -1,0 +1,79 @@
+"""The contract of space builders."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tt_spec.rng import draw
+from tt_spec.roles import Legalizes
+from tt_spec.space import Space
+
+__all__ = ["SpaceContract"]
+
+
+class SpaceContract:
+    """Subclass it and override `piece` and `operator`."""
+
+    @pytest.fixture
+    def piece(self) -> Any:
+        """A builder."""
+        raise NotImplementedError("override the fixture `piece`")
+
+    @pytest.fixture
+    def operator(self) -> tuple[Any, Any]:
+        """What `open` takes: a module with one function "main", and a target."""
+        raise NotImplementedError("override the fixture `operator`")
+
+    def test_opens_the_same_space_again(self, piece: Any, operator: tuple[Any, Any]) -> None:
+        spaces = [piece.open(*operator).space for _ in range(2)]
+        assert all(isinstance(s, Space) for s in spaces), f"open(...).space is a Space, got {type(spaces[0]).__name__}"
+        assert spaces[0].key == spaces[1].key, "a worker must derive the space that the task was made with"
+
+    def test_rows_become_programs_and_rows_again(self, piece: Any, operator: tuple[Any, Any]) -> None:
+        work = piece.open(*operator)
+        made = 0
+        for row in draw(work.space, set(), 8, np.random.default_rng(0)):
+            try:
+                schedule = work.apply(row)
+            except ValueError as e:
+                assert str(e), "a row without a program says why"
+                continue
+            made += 1
+            found = work.read(schedule, row)
+            assert found.shape == row.shape and work.space.in_range(found[None])[0], f"read gives a row, got {found}"
+            assert np.array_equal(work.space.canonical(found[None])[0], found), "rows read back must be canonical"
+            again = work.read(work.apply(found), found)
+            assert np.array_equal(again, found), "reading back must not change a row again"
+        assert made, "at least one of eight rows must have a program"
+
+    def test_a_row_outside_is_refused(self, piece: Any, operator: tuple[Any, Any]) -> None:
+        work = piece.open(*operator)
+        with pytest.raises(ValueError):
+            work.apply(np.asarray(work.space.shape))
+
+    def test_features_are_per_statement(self, piece: Any, operator: tuple[Any, Any]) -> None:
+        work = piece.open(*operator)
+        schedules = []
+        for row in draw(work.space, set(), 8, np.random.default_rng(1)):
+            try:
+                schedules.append(work.apply(row))
+            except ValueError:
+                continue
+        found = work.features(schedules[:2])
+        assert len(found) == len(schedules[:2]), "features of each program"
+        shapes = [f.shape for f in found]
+        assert all(len(shape) == 2 and shape[1] == 164 for shape in shapes), f"(statements, 164), got {shapes}"
+
+    def test_says_how_constants_are_repacked(self, piece: Any, operator: tuple[Any, Any]) -> None:
+        work = piece.open(*operator)
+        for row in draw(work.space, set(), 8, np.random.default_rng(2)):
+            how = work.repack(row)
+            assert how is None or how == work.repack(row), "the same row, the same form"
+
+    def test_says_how_operators_are_written(self, piece: Any, operator: tuple[Any, Any]) -> None:
+        if isinstance(piece, Legalizes):
+            found = piece.legalizers(operator[1])
+            assert all(isinstance(name, str) and callable(how) for name, how in found.items()), f"got {found!r}"
