@@ -18,7 +18,7 @@ from tt_core.errors import FileError
 from tt_core.events import log as eventlog
 from tt_core.events import retell
 from tt_core.events.log import EventLog, JsonLines, strict
-from tt_spec import Loop, Pipeline, Proposal, RunInfo, VirtualClock
+from tt_spec import Listener, Loop, Pipeline, Proposal, RunInfo, VirtualClock
 from tt_spec.pieces.memory_store import MemoryStore
 from tt_spec.pieces.null_surrogate import NullSurrogate
 from tt_spec.pieces.random_searcher import RandomSearcher
@@ -72,7 +72,7 @@ class Timed(SyntheticMeasurer):
             yield m
 
 
-class Recorder:
+class Recorder(Listener):
     """Every event, with what a listener may look at."""
 
     def __init__(self):
@@ -253,7 +253,7 @@ def test_a_damaged_log_is_one_line_that_names_the_place(logged, tmp_path):
     with pytest.raises(FileError, match="none"):
         retell.read(tmp_path / "none.jsonl")
     path.write_bytes(lines[0] + b'{"event": "batch_measured", "task": "conv2d_relu"}\n')
-    with pytest.raises(FileError, match="an event lacks or spoils 'trials'"), retell.whole(path):
+    with pytest.raises(FileError, match="an event is incomplete or damaged"), retell.whole(path):
         retold(path, io.StringIO())
 
 
@@ -262,7 +262,7 @@ def test_a_full_disk_ends_the_log_with_one_warning_and_not_the_run(tmp_path):
     said = []
     log = EventLog(tmp_path / "log.jsonl", warn=said.append)
 
-    class Fills:
+    class Fills(Listener):
         def tt_batch_measured(self, run, state, batch, results):
             if state.trials == 16 and not said:
                 full = os.open("/dev/full", os.O_WRONLY)
@@ -289,7 +289,7 @@ def test_a_folder_that_cannot_be_made_ends_the_log_with_one_warning(tmp_path):
 def test_each_line_is_written_before_the_run_goes_on(tmp_path):
     log, sizes = EventLog(tmp_path / "log.jsonl"), []
 
-    class Looks:
+    class Looks(Listener):
         def tt_batch_measured(self, run, state, batch, results):
             sizes.append(len(retell.retell(retell.read(log.path)).curve))
 

@@ -173,7 +173,7 @@ class Live:
 
     asked = lacking = 0
 
-    def __init__(self, pool: Measurer, recorded: Sequence[Recorded]) -> None:
+    def __init__(self, pool: Any, recorded: Sequence[Recorded]) -> None:
         self.pool = pool
         self.recorded = {p.task.key: p for p in recorded}
         self.spent = {"build": 0.0, "run": 0.0}

@@ -21,6 +21,7 @@ from tt_spec.roles import (
     RacesModels,
     Remembers,
     RunsModels,
+    Scheduler,
     Stopper,
     Store,
     missing,
@@ -142,7 +143,7 @@ def _first(rows: np.ndarray | None, more: np.ndarray) -> np.ndarray:
 
 
 def _scheduler(recipe: Pieces, only_heavy: bool, target: Target | None) -> LightScheduler:
-    scheduler = recipe.build("scheduler")
+    scheduler: Scheduler = recipe.build("scheduler")
     if isinstance(scheduler, Peaked) and target is not None and target.kind.name == "llvm":
         scheduler.peak(peak_flops(target))
     return LightScheduler(scheduler, recipe.light, **({"portion": 1.0} if only_heavy else {}))
@@ -162,7 +163,9 @@ def check_target(target: Any) -> Target:
 
 def open_store(recipe: Recipe, history: str | Path | None, stack: ExitStack, write: bool = True) -> Store:
     """The recipe's store of that file, or one in memory; the stack closes it. Raises `FileError` if it is unusable."""
-    store = recipe.plugins.build("store", "memory") if history is None else recipe.build("store", path=str(history))
+    store: Store = recipe.plugins.build("store", "memory")
+    if history is not None:
+        store = recipe.build("store", path=str(history))
     if lacking := missing(store, Store):
         raise OptionError(f"recipe {recipe.name!r}, store: it lacks {', '.join(lacking)}, see tt_spec.roles.Store")
     stack.callback(store.close)

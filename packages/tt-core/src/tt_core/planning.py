@@ -275,7 +275,7 @@ class _Pretends:
     def __init__(
         self,
         states: Sequence[TaskState],
-        guess: Sequence[float],
+        guess: np.ndarray,
         trial_s: Sequence[float],
         batch: int,
         clock: VirtualClock,

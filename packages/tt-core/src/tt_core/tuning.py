@@ -103,7 +103,8 @@ def _open(request: Request, plugins: Plugins, clock: Clock, stack: ExitStack) ->
     from tt_core.deploy import library
 
     if request.path is not None:
-        library.check_writable(request.path, apart=[request.model, request.recipe, request.history])
+        given = (request.model, request.recipe, request.history)
+        library.check_writable(request.path, apart=[p for p in given if isinstance(p, str | Path)])
     target = check_target(request.target)
     store = open_store(recipe, request.history, stack)
     measurer = start_measurer(recipe, target, stack, ships=request.out is not None)

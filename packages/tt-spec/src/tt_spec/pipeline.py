@@ -176,7 +176,7 @@ class Pipeline:
             )
         return np.asarray(m.config, dtype=np.int64)
 
-    def _record(self, row: np.ndarray, m: Measurement) -> None:
+    def _record(self, row: np.ndarray, m: Measurement | Trial) -> None:
         self._at[token(row)] = len(self._rows)
         self._rows.append(row)
         self._seconds.append(m.latency_s)
@@ -214,7 +214,7 @@ class Pipeline:
         dropped = np.stack(invalid) if invalid else codes[:0]
         return Batch(self._batches, codes, tuple(chosen.origin), predicted, dropped, info)
 
-    def tell(self, batch_id: int, results: Sequence[Measurement]) -> None:
+    def tell(self, batch_id: int, results: Sequence[Measurement | Trial]) -> None:
         """Report some or all results of a batch; the rest stay pending."""
         told: set[bytes] = set()
         for m in results:  # all are checked before any is learned

@@ -126,7 +126,7 @@ def show_result(result: Result, history: Path | str) -> None:
             f" {len(result.left_out) - kept} stay untuned"
         )
     print(f"stopped: {result.reason}; {result.trials} trials in {result.seconds:.0f} s, kept in {history}")
-    if result.before_s is not None:
+    if result.before_s is not None and result.after_s is not None:
         if result.untuned:
             print(f"faster untuned, so they ship untuned: {', '.join(result.untuned)}")
         print(f"verified against {' and '.join(result.verified)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import tvm
@@ -17,7 +18,7 @@ from tt_core.models.sources import shapes as shape_options
 
 __all__ = ["convert", "inputs_of", "operator", "output_count"]
 
-Shapes = dict[str, tuple[int, ...]]
+Shapes = Mapping[str, tuple[int, ...]]
 
 
 def convert(mod: tvm.IRModule, name: str, shapes: Shapes) -> Model:
