@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
-from tt_spec.space import Space
+from tt_spec.space import Space, token
 from tt_spec.types import Context, Proposal, Selection
 
 from tt_sample.clusters import Clusters, clusterings
@@ -90,12 +90,12 @@ class Adaptive:
         for c in np.argsort(-sizes, kind="stable")[: np.count_nonzero(sizes)]:
             members = codes[clusters.labels == c]
             row = centroid(ctx.space, members, self.centre)[None]
-            if row.tobytes() in taken or not ctx.space.allowed(row)[0]:
+            if token(row[0]) in taken or not ctx.space.allowed(row)[0]:
                 row = synthesise(ctx.space, members, 1, taken, tries=1)
                 synthesised += len(row)
                 redundant += 1 - len(row)
             if len(row):
-                taken.add(row.tobytes())
+                taken.add(token(row[0]))
                 rows.append(row)
         rows.append(synthesise(ctx.space, codes, redundant, taken))
         made = len(rows[-1])

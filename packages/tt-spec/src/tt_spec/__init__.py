@@ -9,7 +9,7 @@ from tt_spec.plugins import PluginError, Plugins, nearest
 from tt_spec.rng import draw, rng_for
 from tt_spec.roles import PieceError, Realised, RunInfo, RunState, StoreError
 from tt_spec.serial import from_json, to_json
-from tt_spec.space import Knob, Limit, Space
+from tt_spec.space import Knob, Limit, Space, token, tokens
 from tt_spec.types import (
     ERRORS,
     Bar,
@@ -73,4 +73,6 @@ __all__ = [
     "run",
     "summary",
     "to_json",
+    "token",
+    "tokens",
 ]

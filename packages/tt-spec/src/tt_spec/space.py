@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-__all__ = ["Knob", "Limit", "Space"]
+__all__ = ["Knob", "Limit", "Space", "token", "tokens"]
 
 Kind = Literal["tile", "choice", "location"]
 
@@ -279,6 +279,23 @@ class Space:
         here = condition is None or (on[condition[0]] and row[condition[0]] in condition[1])
         for code in range(self.shape[i] if here else 1):
             yield from self._below([*row, code], [*on, here])
+
+
+def token(row: Sequence[int] | np.ndarray) -> bytes:
+    """The bytes of a row: what it is known by in sets and dictionaries.
+
+    Args:
+        row: `(d,)`, any integer dtype or order in memory.
+    """
+    return np.ascontiguousarray(row, dtype=np.int64).tobytes()
+
+
+def tokens(codes: Sequence[Sequence[int]] | np.ndarray) -> list[bytes]:
+    """The `token` of each row of `codes` `(n, d)`, in order."""
+    codes = np.ascontiguousarray(codes, dtype=np.int64)
+    if codes.ndim != 2:
+        raise ValueError(f"codes must be (n, d), got {codes.shape}: `token` takes a single row")
+    return [row.tobytes() for row in codes]
 
 
 def _plain(choice: Any) -> Any:
