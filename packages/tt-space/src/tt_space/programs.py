@@ -14,7 +14,7 @@ from tvm.s_tir import meta_schedule as ms
 
 from tt_space.intrinsics import import_intrinsics
 
-__all__ = ["Features", "InvalidRow", "Prepared", "Programs", "first_line"]
+__all__ = ["Features", "InvalidRow", "Programs", "Repacked", "first_line"]
 
 
 class InvalidRow(ValueError):
@@ -22,7 +22,7 @@ class InvalidRow(ValueError):
 
 
 @dataclass(frozen=True)
-class Prepared:
+class Repacked:
     """A constant argument that a program takes in another form, made when the model is compiled.
 
     Args:
@@ -37,8 +37,7 @@ class Prepared:
 
 
 class Programs(Protocol):
-    """Rows to schedules and back. Where a program takes a constant in another form, the space has a method
-    `prepare(row) -> Prepared | None` too.
+    """Rows to schedules and back.
 
     Args:
         space: Of the rows.
@@ -52,6 +51,10 @@ class Programs(Protocol):
 
     def read(self, schedule: Schedule, row: np.ndarray) -> np.ndarray:
         """The canonical row of the schedule that `apply` made of `row`."""
+        ...
+
+    def repack(self, row: np.ndarray) -> Repacked | None:
+        """The constant that the row's program takes in another form, or None where constants stay as they are."""
         ...
 
     def features(self, schedules: list[Schedule]) -> list[np.ndarray]:

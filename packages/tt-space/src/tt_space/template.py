@@ -87,6 +87,9 @@ class TemplatePrograms:
         """The canonical row of the schedule that `apply` made of `row`: the row itself."""
         return self.space.canonical(np.asarray(row, dtype=np.int64)[None])[0]
 
+    def repack(self, row: np.ndarray) -> None:
+        """None: the programs take the workload's constants as they are."""
+
 
 def has_template(mod: tvm.IRModule) -> bool:
     """Whether `TemplatePrograms` knows what to do with the workload."""
