@@ -18,7 +18,7 @@ from tt_space.winograd import WinogradPrograms, has_winograd
 __all__ = ["Both", "Template", "Union"]
 
 PRIOR = {"template": 5.0, "winograd": 2.0, "sketch": 1.0}
-"""How random rows divide between the parts of a space: good programs are frequent in templates."""
+"""Shares of random rows by part of a space: good programs are frequent in templates."""
 
 
 class Template:
@@ -59,8 +59,8 @@ class Union:
     """Several spaces of one workload as one: the first knob says whose row it is.
 
     Args:
-        parts: Their names must differ.
-        prior: How random rows divide between them.
+        parts: Programs of each space; the names of the spaces must differ.
+        prior: Shares of random rows by part.
     """
 
     def __init__(self, parts: list[Programs], prior: tuple[float, ...]) -> None:

@@ -1,4 +1,4 @@
-"""What every design space over TVM offers for one workload."""
+"""The programs behind the rows of a design space over TVM, for one workload."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Repacked:
     """A constant argument that a program takes in another form, made when the model is compiled.
 
     Args:
-        position: Of the argument.
+        position: Index of the argument.
         form: Its name; the same name means the same form.
         make: The workload's array to the program's.
     """
@@ -40,7 +40,7 @@ class Programs(Protocol):
     """Rows to schedules and back.
 
     Args:
-        space: Of the rows.
+        space: The space of the rows.
     """
 
     space: Space
@@ -83,6 +83,6 @@ class Features:
 
 
 def first_line(e: BaseException) -> str:
-    """The first line of TVM's message that says something."""
+    """The first line of TVM's message that is not blank, at most 300 characters."""
     lines = [line.strip() for line in str(e).splitlines() if line.strip()]
     return (lines[0] if lines else type(e).__name__)[:300]

@@ -108,7 +108,9 @@ class SketchPrograms:
             try:
                 row[knob] = self.space.knobs[knob].choices.index(value)
             except ValueError:
-                raise InvalidRow(f"TVM chose {value} for {self.space.knobs[knob].name}, which is no choice") from None
+                raise InvalidRow(
+                    f"TVM chose {value} for {self.space.knobs[knob].name}, not one of its choices"
+                ) from None
         return row
 
     def repack(self, row: np.ndarray) -> None:

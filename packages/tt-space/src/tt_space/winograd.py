@@ -26,7 +26,7 @@ __all__ = ["WinogradPrograms", "has_winograd", "transformed"]
 
 VERSION = "1"
 OUTPUTS = (2, 4)
-"""Sizes m of the output tile; 6 would multiply less still, and lose more digits than float32 has to spare."""
+"""Sizes m of the output tile; 6 would multiply even less, but lose more digits than float32 has to spare."""
 
 _POINTS = {2: (0, 1, -1), 4: (0, 1, -1, 2, -2)}
 
@@ -56,7 +56,7 @@ def transformed(weight: np.ndarray, m: int) -> np.ndarray:
 
 
 def has_winograd(mod: tvm.IRModule) -> bool:
-    """Whether the workload is a 3x3 convolution of stride 1 lowered for a template."""
+    """Return whether the workload is a 3x3 convolution of stride 1 lowered for a template."""
     anchor = find_anchor(mod)
     return anchor is not None and _fits(mod, anchor)
 
@@ -79,7 +79,7 @@ class WinogradPrograms:
     def __init__(self, mod: tvm.IRModule, target: tvm.target.Target) -> None:
         anchor = find_anchor(mod)
         if anchor is None or not _fits(mod, anchor):
-            raise ValueError("the workload is no 3x3 convolution of stride 1 that was lowered for a template")
+            raise ValueError("the workload is not a 3x3 convolution of stride 1 that was lowered for a template")
         self.mod, self.target, self.anchor = mod, target, anchor
         self.space = _space(anchor, target)
         self.features = Features(mod, target)
@@ -351,7 +351,7 @@ def _first_reduce(s: Schedule, block: Any) -> Any:
 
 
 def _width(a: Anchor) -> int:
-    """Channels transformed at once."""
+    """Number of channels that are transformed at once."""
     lanes = a.lanes
     while a.reduce[2] % lanes:
         lanes //= 2
