@@ -63,6 +63,10 @@ __all__ = ["{cls}"]
 class {cls}:
     """What it is."""
 
+    def legalizers(self, target: Any) -> dict[str, Any]:
+        """Functions for `relax.transform.LegalizeOps`, by operator: how the space wants its operators to be written."""
+        return {{}}
+
     def open(self, mod: Any, target: Any) -> Programs:
         """The space of one workload: `mod` is a TVM module with one PrimFunc "main"."""
         return Programs(mod)
@@ -84,9 +88,12 @@ class Programs:
         schedule.annotate(schedule.get_sblock("root"), "pragma_auto_unroll_max_step", unroll)
         return schedule
 
-    def read(self, schedule: Any, first: int) -> np.ndarray:
-        """The canonical row of a schedule that `apply` made of a row whose first code is `first`."""
-        return np.array([first])
+    def read(self, schedule: Any, row: np.ndarray) -> np.ndarray:
+        """The canonical row of the schedule that `apply` made of `row`."""
+        return row
+
+    def repack(self, row: np.ndarray) -> Any:
+        """None: the programs take the workload's constants as they are."""
 ''',
     "model": '''
 from __future__ import annotations

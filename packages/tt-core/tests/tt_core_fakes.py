@@ -25,11 +25,17 @@ class FakePrograms:
     def apply(self, row: np.ndarray) -> tvm.s_tir.Schedule:
         return tvm.s_tir.Schedule(self.mod)
 
+    def repack(self, row: np.ndarray) -> None:
+        """None: the programs take the workload's constants as they are."""
+
 
 def with_space(programs: Callable[[tvm.IRModule], FakePrograms] = FakePrograms) -> Plugins:
     """tt-core's own pieces, and these programs as the space "fake"."""
 
     class FakeSpace:
+        def legalizers(self, target: object) -> dict[str, object]:
+            return {}
+
         def open(self, mod: tvm.IRModule, target: object) -> FakePrograms:
             return programs(mod)
 

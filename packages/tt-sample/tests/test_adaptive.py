@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tt_sample import Adaptive
 from tt_sample.adaptive import centroid, knee, stop
-from tt_spec import Knob, Proposal, Space, Task, VirtualClock
+from tt_spec import Knob, Proposal, Space, Task, VirtualClock, token
 from tt_spec.pieces.synthetic import synthetic_task
 from tt_spec.testing import SamplerContract, context, mixed_space, mixed_task
 from tt_spec.types import Context, Prediction
@@ -38,7 +38,7 @@ def a_context(space: Space, visited=()) -> Context:
         score=lambda codes: np.zeros(len(codes)),
         rng=np.random.default_rng(0),
         clock=VirtualClock(),
-        seen=frozenset(np.array(row, dtype=np.int64).tobytes() for row in visited),
+        seen=frozenset(map(token, visited)),
     )
 
 

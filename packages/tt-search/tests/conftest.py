@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from tt_spec import Context, Prediction, Task, VirtualClock, draw
+from tt_spec import Context, Prediction, Task, VirtualClock, draw, tokens
 from tt_spec.pieces.synthetic import SyntheticMeasurer, synthetic_task
 
 
@@ -30,7 +30,7 @@ class Oracle:
             rng=np.random.default_rng(seed),
             clock=VirtualClock(),
             fitted=True,
-            seen=frozenset(r.tobytes() for r in known),
+            seen=frozenset(tokens(known)),
         )
 
     def truth(self, codes: np.ndarray) -> np.ndarray:

@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tt_search.best import Best, row_keys
+from tt_spec import tokens
 from tt_spec.testing import context, wide_task
 
 
@@ -18,11 +19,11 @@ def test_keeps_what_sorting_everything_would_keep(seed, size):
         scores = np.round(codes @ np.array([0.3, 0.2, 0.11, 0.07]), 2)
         before = best.codes.copy()
         assert best.add(codes, scores) == (not np.array_equal(before, best.codes))
-        met.update((c.tobytes(), s) for c, s in zip(codes, scores, strict=True) if c.tobytes() not in ctx.seen)
+        met.update((t, s) for t, s in zip(tokens(codes), scores, strict=True) if t not in ctx.seen)
     wanted = sorted(met.values(), reverse=True)[:size]
     assert best.scores.tolist() == wanted
-    assert [met[c.tobytes()] for c in best.codes] == wanted
-    assert len({c.tobytes() for c in best.codes}) == len(best.codes)
+    assert [met[t] for t in tokens(best.codes)] == wanted
+    assert len(set(tokens(best.codes))) == len(best.codes)
 
 
 def test_keys_differ_where_rows_do():

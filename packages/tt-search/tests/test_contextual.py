@@ -19,7 +19,7 @@ def small(**options):
 
 
 def doubting(ctx, std):
-    """The context with a model whose deviation is `std(codes)`; what it was asked comes back in a list."""
+    """Give the context a model whose deviation is `std(codes)`; returns the list of the rows that it was asked."""
     asked = []
 
     def predict(codes):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from tt_search import Evolve
 from tt_search.evolve import _chances, _cross, _small_step
+from tt_spec import tokens
 from tt_spec.testing import SearcherContract, mixed_space
 
 
@@ -24,7 +25,7 @@ def test_beats_random_with_equal_calls(oracle, seed, selection):
 
 def test_asks_once_per_generation_and_never_twice_about_a_row(oracle):
     o, asked = oracle(knobs=4, choices=8), []
-    o.ctx.score = lambda codes: (asked.extend(c.tobytes() for c in codes), o.score(codes))[1]
+    o.ctx.score = lambda codes: (asked.extend(tokens(codes)), o.score(codes))[1]
     p = Evolve(population=200).propose(o.ctx, 16)
     assert o.batches <= 5 and len(asked) == len(set(asked)) == p.info["scored"]
     assert p.info["mean_scores"][-1] > p.info["mean_scores"][0] + 0.1
@@ -35,9 +36,9 @@ def test_starts_from_the_best_measured(oracle):
     o.ctx.y[3], o.ctx.errors[3] = 0.0, "build"
     o.ctx.score = lambda codes: (first.append(codes), o.truth(codes))[1]
     Evolve(population=100, generations=0).propose(o.ctx, 4)
-    start = {c.tobytes() for c in first[0]}
+    start = set(tokens(first[0]))
     best = np.argsort(-o.ctx.y)[:20]
-    assert {o.ctx.rows[i].tobytes() for i in best} == start & o.ctx.seen
+    assert set(tokens(o.ctx.rows[best])) == start & o.ctx.seen
 
 
 def test_chances_by_hand():

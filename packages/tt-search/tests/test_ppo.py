@@ -66,7 +66,7 @@ class TestTwoSteps:
         assert agent.value.bias.grad.item() == pytest.approx(-(self.a0 + self.a1))  # mean of 2 (V - R)
 
 
-def test_advantages_begin_anew_behind_an_end():
+def test_advantages_begin_anew_after_an_end():
     rewards, values = np.array([[1.0], [2.0], [4.0]]), np.array([[0.5], [1.0], [2.0]])
     after = np.array([[1.0], [3.0], [0.0]])  # the second step ended at a state worth 3; the third began elsewhere
     got = advantages(rewards, values, after, np.array([[False], [True], [False]]), 0.5, 0.5)

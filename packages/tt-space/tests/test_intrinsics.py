@@ -1,4 +1,4 @@
-"""What opening a space imports, and that GPU spaces work without a GPU. Each in a process of its own."""
+"""Imports made by opening a space, and GPU spaces without a GPU. Each test in a process of its own."""
 
 from __future__ import annotations
 

@@ -274,6 +274,15 @@ def test_operators_without_a_template_fall_back_to_sketches():
     assert Both().open(mod, on).space.key == Sketch().open(mod, on).space.key
 
 
+@pytest.mark.parametrize("kind", ["llvm", "cuda"])
+def test_every_builder_says_how_it_wants_operators_written(kind):
+    on = target() if kind == "llvm" else tvm.target.Target({"kind": "cuda", "arch": "sm_80"})
+    assert Sketch().legalizers(on) == {}
+    for builder in (Template(), Both()):
+        assert sorted(builder.legalizers(on)) == sorted(legalizers(on))
+        assert bool(builder.legalizers(on)) == (kind == "llvm")
+
+
 def test_both_holds_templates_and_sketches():
     on = target()
     mod, inputs, want = small(on)
@@ -373,9 +382,9 @@ def test_winograd_of_awkward_sizes(batch, size, channels, filters, seed):
     on, mod, inputs, want = square(batch, size, channels, filters, (1, 1, 1, 1))
     programs = WinogradPrograms(mod, on)
     for row in programs.space.sample(2, np.random.default_rng(seed)):
-        how = programs.prepare(row)
-        prepared = [how.make(x) if i == how.position else x for i, x in enumerate(inputs)]
-        got = run(programs, row, prepared, on)
+        how = programs.repack(row)
+        repacked = [how.make(x) if i == how.position else x for i, x in enumerate(inputs)]
+        got = run(programs, row, repacked, on)
         assert np.abs(got - want).max() <= 5e-5 * np.abs(want).max()
 
 
@@ -387,11 +396,12 @@ def test_winograd_keeps_what_was_fused(name):
     assert programs.space.name == "template+winograd+sketch"
     rows = programs.space.sample(64, np.random.default_rng(0))
     for row in rows[rows[:, 0] == 1][:2]:
-        how = programs.prepare(row)
-        prepared = [how.make(x) if i == how.position else x for i, x in enumerate(inputs)]
-        got = run(programs, row, prepared, on)
+        how = programs.repack(row)
+        repacked = [how.make(x) if i == how.position else x for i, x in enumerate(inputs)]
+        got = run(programs, row, repacked, on)
         assert np.abs(got - by_hand(want)).max() <= 5e-5 * np.abs(by_hand(want)).max()
-    assert programs.prepare(rows[rows[:, 0] == 0][0]) is None
+    for part in (0, 2):
+        assert programs.repack(rows[rows[:, 0] == part][0]) is None, "templates and sketches take constants as they are"
 
 
 @pytest.mark.parametrize(
@@ -404,7 +414,7 @@ def test_winograd_is_offered_only_where_it_applies(other):
     shape.update({"strides": (1, 1), "padding": (1, 1, 1, 1), "dilation": (1, 1), **other})
     mod, _, _ = convolution(shape, np.random.default_rng(0), target())
     assert has_template(mod) and not has_winograd(mod)
-    with pytest.raises(ValueError, match="no 3x3 convolution"):
+    with pytest.raises(ValueError, match="not a 3x3 convolution"):
         WinogradPrograms(mod, target())
 
 

@@ -337,7 +337,7 @@ FAILURES = {
         16,
     ),
 }
-"""What goes wrong: the options of `tune`, whose fault it is, what was raised, and how many rows are kept."""
+"""Failures: the options of `tune`, the piece at fault, what was raised, and how many rows are kept."""
 
 
 @pytest.mark.parametrize(("options", "role", "error", "kept"), FAILURES.values(), ids=FAILURES)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tt_spec import Knob, Limit, Space, draw
+from tt_spec import Knob, Limit, Space, draw, token, tokens
 from tt_spec.testing import mixed_space
 
 TILES = ((1, 8), (2, 4), (4, 2), (8, 1), (1, 4), (3, 5))
@@ -144,7 +144,7 @@ def test_choices_with_a_prior_take_turns():
         rng = np.random.default_rng(seed)
         first = draw(space, set(), 8, rng)
         assert np.bincount(first[:, 0]).tolist() == [5, 2, 1] and 1 in first[:4, 0]
-        searched = {np.array([0, x]).tobytes() for x in range(60)}  # a search that forgot the others
+        searched = {token([0, x]) for x in range(60)}  # a search that forgot the others
         assert sorted(draw(space, searched, 3, rng)[:, 0].tolist()) == [1, 1, 2]
     small = Space((algorithm, Knob("x", "choice", tuple(range(9)), active_if=(0, (0, 2)))))
     assert sorted(draw(small, set(), 30, rng)[:, 0].tolist()) == [0] * 9 + [1] + [2] * 9, "every row there is"
@@ -161,13 +161,31 @@ def test_a_wrong_prior_is_named(prior):
         Knob("a", "choice", (0, 1), prior=prior)
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint16", "int32", "int64", ">i8"])
+def test_a_row_has_one_token_in_every_form(dtype):
+    codes = np.array([[3, 1, 2], [0, 7, 100], [3, 1, 2]])
+    known = [row.tobytes() for row in codes]
+    assert known[0] == known[2] != known[1]
+    for form in (codes, codes[:, ::-1].copy()[:, ::-1], np.asfortranarray(codes), np.repeat(codes, 2, axis=0)[::2]):
+        form = form.astype(dtype, order="K")
+        assert tokens(form) == [token(row) for row in form] == known
+    assert tokens(codes.tolist()) == [token(row) for row in codes.tolist()] == known
+    assert np.frombuffer(b"".join(known), dtype=np.int64).reshape(-1, 3).tolist() == codes.tolist()
+
+
+def test_tokens_of_no_rows_and_of_a_single_row():
+    assert tokens(np.empty((0, 3))) == []
+    with pytest.raises(ValueError, match=r"\(n, d\), got \(3,\): `token` takes a single row"):
+        tokens(np.arange(3))
+
+
 def test_a_large_conditional_space_is_enumerated_in_the_size_it_has():
     sketches = tuple(Knob(f"k{s}{i}", "choice", tuple(range(4)), (0, (s,))) for s in range(6) for i in range(5))
     space = Space((Knob("sketch", "choice", tuple("abcdef")), *sketches))
     assert space.size == 6 * 4**5  # of 6 * 4**30 combinations
     everything = np.stack(list(space.enumerate()))
     assert len(everything) == space.size
-    last = draw(space, {r.tobytes() for r in everything[1:]}, 5, np.random.default_rng(0))
+    last = draw(space, set(tokens(everything[1:])), 5, np.random.default_rng(0))
     assert last.tolist() == everything[:1].tolist()
 
 

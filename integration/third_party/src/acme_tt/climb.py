@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from tt_spec import Context, Proposal, draw
+from tt_spec import Context, Proposal, draw, tokens
 
 __all__ = ["HillClimb"]
 
@@ -34,7 +34,7 @@ class HillClimb:
         codes = codes[ctx.fresh(codes)]
         climbed = len(codes)
         if climbed < n:  # a small hill, or no foothold yet
-            seen = ctx.seen | {row.tobytes() for row in codes}
+            seen = ctx.seen | set(tokens(codes))
             codes = np.concatenate([codes, draw(ctx.space, seen, n - climbed, ctx.rng)])
         scores = ctx.score(codes)
         best = np.argsort(-scores, kind="stable")[:n]

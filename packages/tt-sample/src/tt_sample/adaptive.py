@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
-from tt_spec.space import Space
+from tt_spec.space import Space, token
 from tt_spec.types import Context, Proposal, Selection
 
 from tt_sample.clusters import Clusters, clusterings
@@ -21,20 +21,20 @@ class Adaptive:
     The configuration is the centroid's: of every knob the choice whose features are nearest to the mean over the
     cluster's rows that use it. One that was visited, or that the space does not allow, is replaced by sample
     synthesis: the mode of every knob in its cluster, then of all candidates, then values of the next frequencies.
-    When nothing new is left, fewer rows than clusters come back (`lacking` in the remarks). The batch is then smaller
-    than was asked for.
+    When nothing new is left, fewer rows than clusters come back (`lacking` in `info`). The batch is then smaller
+    than requested.
 
     Source: Ahn et al. (2020), Chameleon, algorithm 1 (ICLR).
 
     Args:
-        variant: How k is found. "literal": the first k = 9, 10, ... 63 with `threshold * loss_k >= loss_(k-1)`, as
+        variant: The rule for k. "literal": the first k = 9, 10, ... 63 with `threshold * loss_k >= loss_(k-1)`, as
             printed, which with the paper's threshold is nearly always 9. "public": the same rule as the paper's
             public code has it, k = 8, 16, ... 56 over the two knobs with the most choices. "knee": the k farthest below
             the straight line from the loss at 8 to that at 63. (default: "knee")
-        threshold: Of "literal" and "public". (default: 2.5)
+        threshold: Threshold of "literal" and "public". (default: 2.5)
         centre: "rounded" is the configuration above, "member" the candidate nearest to the centroid.
             (default: "rounded")
-        least, most: Numbers of clusters looked at; never more than were asked for. (default: 8 and 63)
+        least, most: Numbers of clusters looked at; never more than the rows requested. (default: 8 and 63)
     """
 
     def __init__(
@@ -90,12 +90,12 @@ class Adaptive:
         for c in np.argsort(-sizes, kind="stable")[: np.count_nonzero(sizes)]:
             members = codes[clusters.labels == c]
             row = centroid(ctx.space, members, self.centre)[None]
-            if row.tobytes() in taken or not ctx.space.allowed(row)[0]:
+            if token(row[0]) in taken or not ctx.space.allowed(row)[0]:
                 row = synthesise(ctx.space, members, 1, taken, tries=1)
                 synthesised += len(row)
                 redundant += 1 - len(row)
             if len(row):
-                taken.add(row.tobytes())
+                taken.add(token(row[0]))
                 rows.append(row)
         rows.append(synthesise(ctx.space, codes, redundant, taken))
         made = len(rows[-1])
@@ -117,7 +117,7 @@ def centroid(space: Space, members: np.ndarray, centre: str = "rounded") -> np.n
 
 
 def stop(losses: Sequence[float], threshold: float) -> bool:
-    """Whether Algorithm 1 ends at the last of these losses: its fall to there is small enough."""
+    """Return whether Algorithm 1 ends at the last of these losses: its fall to there is small enough."""
     return len(losses) > 1 and threshold * losses[-1] >= losses[-2]
 
 

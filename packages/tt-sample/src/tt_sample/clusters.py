@@ -50,7 +50,7 @@ def clusterings(points: np.ndarray, ks: Sequence[int], rng: np.random.Generator)
 
 
 def nearest_members(points: np.ndarray, clusters: Clusters) -> np.ndarray:
-    """Of each cluster that is not empty the point nearest to its centre, as indices of `points`, largest first."""
+    """Index of the point nearest to its centre, for each cluster that is not empty, largest first, `(clusters,)`."""
     away = np.linalg.norm(points - clusters.centres[clusters.labels], axis=1)
     sizes = np.bincount(clusters.labels, minlength=clusters.k)
     order = [c for c in np.argsort(-sizes, kind="stable") if sizes[c]]

@@ -21,7 +21,7 @@ class Diverse:
     alpha / d: the paper leaves its value open, and scaled this way it means the same in every space.
 
     Args:
-        alpha: What a row is worth that brings a new value of every knob, in units of the distance between the
+        alpha: Worth of a row that brings a new value of every knob, in units of the distance between the
             proposal's best and worst score. At 1 such a row may come first however low its score, and one new value
             outweighs 1/d of the distance: a proposal is the top of a search, whose scores differ by less than the
             model's error. 0 picks by score alone. (default: 1.0)

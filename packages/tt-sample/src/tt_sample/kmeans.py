@@ -11,9 +11,9 @@ __all__ = ["KMeans"]
 
 
 class KMeans:
-    """As many clusters as bring the candidates' total distance from their centroids down to a threshold.
+    """k-means with the fewest clusters that bring the candidates' distance from their centroids down to a threshold.
 
-    Each cluster is measured at its candidate nearest to the centroid. The batch is then smaller than was asked for.
+    Each cluster is measured at its candidate nearest to the centroid. The batch is then smaller than requested.
 
     Source: "Adaptive workflow with AutoTVM" (2024), section II.C, which leaves the threshold open.
 

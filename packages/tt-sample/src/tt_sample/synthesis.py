@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Collection, Iterator
 
 import numpy as np
-from tt_spec.space import Space
+from tt_spec.space import Space, tokens
 
 __all__ = ["synthesise"]
 
@@ -27,7 +27,7 @@ def synthesise(
 
     Args:
         candidates: `(c, d)`.
-        visited: `row.tobytes()` of int64 rows, as `Context.seen`.
+        visited: Tokens of rows (`tt_spec.token`), as `Context.seen`.
         tries: Combinations looked at before giving up.
     """
     candidates = candidates[space.allowed(candidates)]
@@ -37,9 +37,10 @@ def synthesise(
     combinations = itertools.islice(_likely(space, candidates), tries)
     while len(out) < n and (some := list(itertools.islice(combinations, max(8, n)))):
         rows = space.canonical(np.array(some))
-        for row in rows[space.allowed(rows)]:
-            if len(out) < n and row.tobytes() not in taken:
-                taken.add(row.tobytes())
+        rows = rows[space.allowed(rows)]
+        for row, name in zip(rows, tokens(rows), strict=True):
+            if len(out) < n and name not in taken:
+                taken.add(name)
                 out.append(row)
     return np.stack(out) if out else candidates[:0]
 

@@ -1,4 +1,4 @@
-"""The networks of `tt_search.ppo` and what they learn from. Loads torch."""
+"""The networks of `tt_search.ppo` and the advantages and the loss that they learn from. Loads torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ActorCritic(nn.Module):
     """Policy and value network with a shared first layer, tanh throughout.
 
     Weights are drawn as in the PPO authors' baselines: orthogonal, the policy's last layer a hundredth of the others,
-    so that a fresh agent moves at random.
+    so that a new agent moves at random.
 
     Args:
         knobs: d; a state is d numbers in [-1, 1].
@@ -60,7 +60,7 @@ def advantages(
     """Generalised advantage estimates of T steps of n episodes, `(T, n)`.
 
         delta_t = r_t + discount * V(s_{t+1}) - V(s_t)
-        A_t = delta_t + discount * gae * A_{t+1}, which begins anew behind the end of an episode
+        A_t = delta_t + discount * gae * A_{t+1}, which begins anew after the end of an episode
 
     Source: Schulman et al. (2016), High-dimensional continuous control using generalized advantage estimation.
 
@@ -88,7 +88,7 @@ def ppo_loss(
     value: float,
     entropy: float,
 ) -> Tensor:
-    """What the agent minimises, the mean over n steps of
+    """The loss that the agent minimises, the mean over n steps of
 
         - min(rho A, clamp(rho, 1 - clip, 1 + clip) A) + value * (V - R)^2 - entropy * H
 
@@ -110,7 +110,7 @@ def ppo_loss(
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Torch in one thread for the time being: networks this small gain nothing from more."""
+    """Run torch in one thread inside the `with` block: networks this small gain nothing from more."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

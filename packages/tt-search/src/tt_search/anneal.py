@@ -27,10 +27,10 @@ class Anneal:
     Args:
         chains: Parallel Markov chains. (default: 128)
         steps: Moves of each chain per call. (default: 500)
-        temperature: At the first step. (default: 1.0)
-        unit: Of the temperature. "score" is AutoTVM's: where scores lie in [0, 1], most of the walk is then hot and
-            nearly random. "spread" is the standard deviation of the scores of random rows, so that the walk cools in
-            the same way whatever the scale; 0.3 spreads is a good start. (default: "score")
+        temperature: Temperature at the first step. (default: 1.0)
+        unit: Unit of the temperature. "score" is AutoTVM's: where scores lie in [0, 1], most of the walk is then hot
+            and nearly random. "spread" is the standard deviation of the scores of random rows, so that the walk cools
+            in the same way whatever the scale; 0.3 spreads is a good start. (default: "score")
         patience: Steps without a change in the kept set after which the call ends. (default: 50)
         keep: Rows in the kept set, AutoTVM's plan size; more if more are asked for. (default: 64)
         choice: Rows handed over per row asked for, so that the sampler has something to choose from. (default: 2.0)

@@ -1,4 +1,4 @@
-"""What every searcher hands over: the best distinct fresh rows that it met."""
+"""The rows that every searcher hands over: the best distinct fresh ones that it met."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Best:
         return float(self.scores[-1]) if len(self.scores) >= self.size else -np.inf
 
     def add(self, codes: np.ndarray, scores: np.ndarray) -> bool:
-        """Take what is good enough; returns whether anything changed."""
+        """Take the rows that are good enough; returns whether anything changed."""
         good = np.flatnonzero(scores > self.bar)
         if len(good):
             keys = row_keys(codes[good])

@@ -19,7 +19,7 @@ class ContextualAnneal:
 
         epsilon_t = (1/K sum_k std(f(p_k))) / Perf(p*)
 
-    over K random plans p_k that were not measured. `Perf` is the label, so Perf(p*), the best so far, is 1. What is
+    over K random plans p_k that were not measured. `Perf` is the label, so Perf(p*), the best so far, is 1. A share
     above 1 counts as 1. The trace is `epsilon` in the event log.
 
     Source: Li et al. (2020), AdaTune, section 4.2.2, equation 3 and Algorithm 1 (NeurIPS 2020).
@@ -28,7 +28,7 @@ class ContextualAnneal:
 
     Args:
         probe: K. (default: 20, as the paper)
-        first: Epsilon before there is a model, and with a model that has no doubt to offer: a deviation of 0
+        first: Epsilon before there is a model, and with a model that reports no doubt: a deviation of 0
             everywhere. (default: 0.05, as the paper's public code)
         chains, steps, temperature, unit, patience, keep, choice: As `Anneal`'s; but the temperature counts in
             spreads, because expected improvements are small numbers. (temperature: 0.3, unit: "spread")
@@ -67,5 +67,5 @@ class ContextualAnneal:
 
 
 def contextual_epsilon(std: np.ndarray, best: float) -> float:
-    """Equation 3: mean of the deviations `(K,)` by the best label, at most 1."""
+    """Equation 3: mean of the deviations `(K,)` divided by the best label, at most 1."""
     return min(float(std.mean()) / best, 1.0) if best > 0 else 1.0

@@ -108,7 +108,7 @@ def _chances(fitness: np.ndarray, selection: str) -> np.ndarray:
 
 
 def _small_step(space: Space, rows: np.ndarray, rng: np.random.Generator, draws: int = 4) -> np.ndarray:
-    """Of `draws` mutants of each row the one whose features are nearest to it (log2 of factors: few primes moved)."""
+    """The mutant of each row, of `draws`, whose features are nearest to it (log2 of factors: few primes moved)."""
     if not len(rows):
         return rows
     mutants = space.mutate(np.repeat(rows, draws, axis=0), rng)

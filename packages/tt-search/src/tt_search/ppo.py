@@ -31,19 +31,19 @@ class PPO:
     best distinct fresh rows of all episodes are kept.
 
     Rewards are counted in standard deviations of random rows' scores, because the models of one task differ in scale.
-    An episode that ends is cut off and not worth nothing from then on (else the agent would learn not to stay
+    An episode that ends counts as cut off, not as worth nothing from then on (else the agent would learn not to stay
     anywhere), and another begins in its place. Knobs that the configuration does not use neither move nor count.
 
-    What differs from the paper, and why:
+    Differences from the paper, and why:
 
     - The reward there is the score itself. Under a discount, gains Phi(s') - Phi(s) sum up to 1 - discount times what
       scores do, less Phi(s), which no action changes: the best policy stays the same (Ng et al., 1999), but the value
-      network need not find out from scratch what the model says about every row before a step can be judged.
-    - The policy sharpens: its logits are divided by a temperature that falls from 1 to `coolest` as rows are scored, in
-      acting as in learning. With the paper's entropy weight alone it stays too random to find the best rows around the
-      point to which it has learnt to go. The next call begins at 1 again, since the model may have changed.
-    - An episode also ends at a row that any has reached before in this call: a policy that has settled would go the
-      same ways again, over rows already scored.
+      network need not first learn the model's score of every row before a step can be judged.
+    - The policy sharpens: its logits are divided by a temperature that falls from 1 to `coolest` as rows are scored,
+      both in acting and in learning. With the paper's entropy weight alone it stays too random to find the best rows
+      around the point to which it has learnt to go. The next call begins at 1 again, since the model may have changed.
+    - An episode also ends at a row that any episode has reached before in this call: a policy that has settled would
+      go the same ways again, over rows already scored.
     - The agent learns every `horizon` steps, not at the end of an episode, and in small minibatches: at the paper's
       step size a call is short of steps of the optimiser, not of rows.
 
@@ -51,17 +51,17 @@ class PPO:
     optimization algorithms (arXiv:1707.06347); Ng et al. (1999), Policy invariance under reward transformations (ICML).
 
     Args:
-        episodes: In parallel. (default: 128)
-        steps: Of each episode at most, and of a call. (default: 500)
+        episodes: Episodes in parallel. (default: 128)
+        steps: Most steps of an episode, and of a call. (default: 500)
         horizon: Steps between two updates of the agent. (default: 10)
         minibatch: Steps of one gradient. (default: 128)
         hidden: Units of each hidden layer, of which policy and value network have two, sharing the first.
             (default: 20)
-        step_size: Of Adam. (default: 1e-3)
-        discount: Of the reward one step later. (default: 0.9)
+        step_size: Adam's. (default: 1e-3)
+        discount: Weight of the reward one step later. (default: 0.9)
         gae: The parameter of generalised advantage estimation. (default: 0.99)
         epochs: Passes over the steps of an update. (default: 3)
-        clip: How far from 1 the ratio of new to old probability may be of use. (default: 0.3)
+        clip: Distance from 1 beyond which a ratio of new to old probability gains nothing more. (default: 0.3)
         value: Weight of the value network's squared error. (default: 1.0)
         entropy: Weight of the policy's entropy. (default: 0.1)
         coolest: Temperature of the policy once a call has scored `episodes * steps` rows, reached from 1 by equal
@@ -113,7 +113,7 @@ class PPO:
     def propose(self, ctx: Context, n: int) -> Proposal:
         """Up to `choice * n` rows, best first; random ones before there is a model."""
         if not 0 < self.coolest <= 1:
-            raise ValueError(f"coolest must be above 0 and at most 1, for a policy that stays warm, got {self.coolest}")
+            raise ValueError(f"coolest must be above 0 and at most 1 (1 never sharpens the policy), got {self.coolest}")
         if not ctx.fitted:
             codes = draw(ctx.space, ctx.seen, n, ctx.rng)
             return Proposal(codes, np.zeros(len(codes)), self.random_share)
@@ -161,7 +161,7 @@ class PPO:
     def _walk(
         self, ctx: Context, codes: np.ndarray, temperature: float, good: np.ndarray, met: set[int], steps: int
     ) -> Path:
-        """`steps` steps of every episode by the policy as it is; rows `good` are to begin at, `met` are keys."""
+        """`steps` steps of every episode by the policy as it is; episodes may begin at rows `good`, `met` are keys."""
         import torch
 
         agent = self._agent(ctx)
@@ -188,7 +188,7 @@ class PPO:
         return Path(*map(np.stack, (before, actions, logs, free, after, ended)), last=codes)
 
     def _start(self, ctx: Context, good: np.ndarray, n: int) -> np.ndarray:
-        """Where `n` episodes begin, `(n, d)`."""
+        """Rows at which `n` episodes begin, `(n, d)`."""
         rows = ctx.space.sample(n, ctx.rng)
         if len(good):
             chosen = ctx.rng.random(len(rows)) < self.elite
@@ -224,7 +224,7 @@ class PPO:
                 optimiser.step()
 
     def _agent(self, ctx: Context) -> ActorCritic:
-        """The agent of this space, made anew when the space is another one."""
+        """The agent of this space, made anew when the space changes."""
         if self.agent_ is None or self._space_key != ctx.space.key:
             import torch
 
@@ -244,9 +244,9 @@ class Path:
         before, after: Rows before and after each step, `(T, n, d)`.
         actions: `(T, n, d)` int64: 0, 1, 2 for decrement, stay, increment.
         logs: Log-probability of the actions of the knobs that could move, `(T, n)`.
-        free: Which could, `(T, n, d)` bool.
+        free: Which knobs could move, `(T, n, d)` bool.
         ended: Which episodes ended with the step, `(T, n)` bool.
-        last: Where to go on, `(n, d)`.
+        last: Rows at which to go on, `(n, d)`.
     """
 
     before: np.ndarray

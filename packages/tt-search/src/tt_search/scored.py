@@ -1,4 +1,4 @@
-"""What searchers that meet rows again share: each row is scored once."""
+"""Scores by row, for searchers that meet rows again: each row is scored once."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tt_space.both import Both, Template, Union
-    from tt_space.programs import InvalidRow, Prepared, Programs
+    from tt_space.programs import InvalidRow, Programs, Repacked
     from tt_space.sketch import Sketch, SketchPrograms
     from tt_space.template import TemplatePrograms
     from tt_space.winograd import WinogradPrograms
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Both",
     "InvalidRow",
-    "Prepared",
     "Programs",
+    "Repacked",
     "Sketch",
     "SketchPrograms",
     "Template",
@@ -27,7 +27,7 @@ __all__ = [
 
 _MODULES = {
     "both": ("Both", "Template", "Union"),
-    "programs": ("InvalidRow", "Prepared", "Programs"),
+    "programs": ("InvalidRow", "Programs", "Repacked"),
     "sketch": ("Sketch", "SketchPrograms"),
     "template": ("TemplatePrograms",),
     "winograd": ("WinogradPrograms",),

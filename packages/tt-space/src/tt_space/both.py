@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import tvm
@@ -11,7 +10,7 @@ from tt_spec import Knob, Limit, Space
 from tvm.s_tir import Schedule
 
 from tt_space.packing import legalizers
-from tt_space.programs import InvalidRow, Prepared, Programs
+from tt_space.programs import InvalidRow, Programs, Repacked
 from tt_space.sketch import SketchPrograms
 from tt_space.template import TemplatePrograms, has_template
 from tt_space.winograd import WinogradPrograms, has_winograd
@@ -19,7 +18,7 @@ from tt_space.winograd import WinogradPrograms, has_winograd
 __all__ = ["Both", "Template", "Union"]
 
 PRIOR = {"template": 5.0, "winograd": 2.0, "sketch": 1.0}
-"""How random rows divide between the parts of a space: good programs are frequent in templates."""
+"""Shares of random rows by part of a space: good programs are frequent in templates."""
 
 
 class Template:
@@ -47,12 +46,12 @@ class Both:
         return _joined([*_templates(mod, target), SketchPrograms(mod, target)])
 
 
-def _templates(mod: tvm.IRModule, target: tvm.target.Target) -> list[Any]:
-    found: list[Any] = [TemplatePrograms(mod, target)] if has_template(mod) else []
+def _templates(mod: tvm.IRModule, target: tvm.target.Target) -> list[Programs]:
+    found: list[Programs] = [TemplatePrograms(mod, target)] if has_template(mod) else []
     return [*found, WinogradPrograms(mod, target)] if has_winograd(mod) else found
 
 
-def _joined(parts: list[Any]) -> Programs:
+def _joined(parts: list[Programs]) -> Programs:
     return parts[0] if len(parts) == 1 else Union(parts, tuple(PRIOR[p.space.name] for p in parts))
 
 
@@ -60,11 +59,11 @@ class Union:
     """Several spaces of one workload as one: the first knob says whose row it is.
 
     Args:
-        parts: Their names must differ.
-        prior: How random rows divide between them.
+        parts: Programs of each space; the names of the spaces must differ.
+        prior: Shares of random rows by part.
     """
 
-    def __init__(self, parts: list[Any], prior: tuple[float, ...]) -> None:
+    def __init__(self, parts: list[Programs], prior: tuple[float, ...]) -> None:
         self.parts = parts
         knobs = [Knob("space", "choice", tuple(p.space.name for p in parts), prior=prior)]
         limits: list[Limit] = []
@@ -93,9 +92,8 @@ class Union:
         found[0], found[mine] = row[0], self.parts[row[0]].read(schedule, row[mine])
         return found
 
-    def prepare(self, row: np.ndarray) -> Prepared | None:
-        part = self.parts[row[0]]
-        return part.prepare(row[self._columns[row[0]]]) if hasattr(part, "prepare") else None
+    def repack(self, row: np.ndarray) -> Repacked | None:
+        return self.parts[row[0]].repack(row[self._columns[row[0]]])
 
     def features(self, schedules: list[Schedule]) -> list[np.ndarray]:
         return self.parts[-1].features(schedules)

@@ -15,7 +15,7 @@ _PACKAGE = "tvm.s_tir.tensor_intrin"
 def import_intrinsics(target: object) -> None:
     """Register the intrinsics that MetaSchedule's rules for `target` look up, and no others.
 
-    Importing the package parses every CUDA intrinsic and takes 10 to 30 s; `TuneContext` does so unasked. Here the
+    Importing the package parses every CUDA intrinsic and takes 10 to 30 s; `TuneContext` does so by itself. Here the
     package is put in place without its body, and the one submodule a target needs is imported (0.1 s on x86-64).
     """
     import tvm

@@ -1,4 +1,4 @@
-"""What a target's vector unit offers; templates are cut to it."""
+"""The vector unit of a target; templates are cut to it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ __all__ = ["VectorUnit", "vector_unit"]
 
 @dataclass(frozen=True)
 class VectorUnit:
-    """Args:
-    bits: Width of one register.
-    registers: How many there are.
+    """The vector registers of a core.
+
+    Args:
+        bits: Width of one register.
+        registers: Number of registers.
     """
 
     bits: int

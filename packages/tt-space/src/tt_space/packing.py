@@ -1,8 +1,8 @@
-"""How heavy operators are written so that templates can cut them: weights packed by lanes, channels innermost.
+"""Heavy operators in the form that templates can cut: weights packed by lanes, channels innermost.
 
-Activations stay NHWC, in which every operator of a network agrees whatever its channel count is; what has to lie in
-lane-sized blocks for full vector loads is the weights, and those are constants: they are packed when the model is
-compiled, `(blocks, kernel height, kernel width, input channels, lanes)`.
+Activations stay NHWC, on which every operator of a network agrees, whatever its channel count; only the weights have to
+lie in lane-sized blocks for full vector loads, and those are constants: they are packed when the model is compiled,
+`(blocks, kernel height, kernel width, input channels, lanes)`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def legalizers(target: tvm.target.Target) -> dict[str, Callable[[relax.BlockBuil
             packed = _packed(values.transpose(2, 3, 1, 0), lanes)
         bound = builder.lookup_binding(data) if isinstance(data, relax.Var) else None
         image = None
-        if bound is not None and channels * groups < unit.lanes(dtype):  # more are turned faster by a copy of its own
+        if bound is not None and channels * groups < unit.lanes(dtype):  # with more channels a separate copy is faster
             image = next((i for copy, i in images if copy.same_as(bound)), None)
         steps = (_ints(attrs.strides), _ints(attrs.padding), _ints(attrs.dilation))
         compute = partial(_conv2d, geometry=_Geometry(kernel, filters, groups, *steps, image is not None))
@@ -89,7 +89,7 @@ def legalizers(target: tvm.target.Target) -> dict[str, Callable[[relax.BlockBuil
 
 
 def _packed(weight: np.ndarray, lanes: int) -> np.ndarray:
-    """`(..., filters)` to `(blocks, ..., lanes)`, zeros behind the last filter."""
+    """`(..., filters)` to `(blocks, ..., lanes)`, zeros after the last filter."""
     *front, filters = weight.shape
     blocks = -(-filters // lanes)
     padded = np.zeros((*front, blocks * lanes), weight.dtype)
@@ -99,7 +99,7 @@ def _packed(weight: np.ndarray, lanes: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _Geometry:
-    """Of a convolution: sizes as in relax; `padding` is top, left, bottom, right; `nchw` says how the image lies."""
+    """A convolution's sizes as in relax; `padding` is top, left, bottom, right; `nchw` tells the image's layout."""
 
     kernel: Sequence[int]
     filters: int
@@ -111,7 +111,7 @@ class _Geometry:
 
 
 def _padded(data: te.Tensor, padding: list[int], nchw: bool) -> te.Tensor:
-    """NHWC with zeros around. An NCHW image is turned on the way: a copy is made anyway."""
+    """The image as NHWC with zeros around. An NCHW image is transposed on the way: a copy is made anyway."""
     top, left, bottom, right = padding
     n, h, w, c = (int(data.shape[i]) for i in ((0, 2, 3, 1) if nchw else (0, 1, 2, 3)))
     if not any(padding) and not nchw:
@@ -196,7 +196,7 @@ def _default(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
 
 def _attrs() -> dict[str, int]:
-    """Elementwise consumers may be fused behind the operator, which TVM cannot tell from several stages."""
+    """Attributes that let elementwise consumers be fused: TVM cannot tell from an operator of several stages."""
     return {"op_pattern": OUT_EWISE_FUSABLE}
 
 

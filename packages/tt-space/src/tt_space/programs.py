@@ -1,4 +1,4 @@
-"""What every design space over TVM offers for one workload."""
+"""The programs behind the rows of a design space over TVM, for one workload."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tvm.s_tir import meta_schedule as ms
 
 from tt_space.intrinsics import import_intrinsics
 
-__all__ = ["Features", "InvalidRow", "Prepared", "Programs", "first_line"]
+__all__ = ["Features", "InvalidRow", "Programs", "Repacked", "first_line"]
 
 
 class InvalidRow(ValueError):
@@ -22,11 +22,11 @@ class InvalidRow(ValueError):
 
 
 @dataclass(frozen=True)
-class Prepared:
+class Repacked:
     """A constant argument that a program takes in another form, made when the model is compiled.
 
     Args:
-        position: Of the argument.
+        position: Index of the argument.
         form: Its name; the same name means the same form.
         make: The workload's array to the program's.
     """
@@ -37,11 +37,10 @@ class Prepared:
 
 
 class Programs(Protocol):
-    """Rows to schedules and back. Where a program takes a constant in another form, the space has a method
-    `prepare(row) -> Prepared | None` too.
+    """Rows to schedules and back.
 
     Args:
-        space: Of the rows.
+        space: The space of the rows.
     """
 
     space: Space
@@ -52,6 +51,10 @@ class Programs(Protocol):
 
     def read(self, schedule: Schedule, row: np.ndarray) -> np.ndarray:
         """The canonical row of the schedule that `apply` made of `row`."""
+        ...
+
+    def repack(self, row: np.ndarray) -> Repacked | None:
+        """The constant that the row's program takes in another form, or None where constants stay as they are."""
         ...
 
     def features(self, schedules: list[Schedule]) -> list[np.ndarray]:
@@ -80,6 +83,6 @@ class Features:
 
 
 def first_line(e: BaseException) -> str:
-    """The first line of TVM's message that says something."""
+    """The first line of TVM's message that is not blank, at most 300 characters."""
     lines = [line.strip() for line in str(e).splitlines() if line.strip()]
     return (lines[0] if lines else type(e).__name__)[:300]

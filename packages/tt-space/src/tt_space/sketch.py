@@ -35,6 +35,10 @@ class Sketch:
     of thing among the same choices, so that what was learned on one sketch tells something about the next.
     """
 
+    def legalizers(self, target: tvm.target.Target) -> dict[str, Any]:
+        """No operators: sketches work on what TVM's own legalisation gives."""
+        return {}
+
     def open(self, mod: tvm.IRModule, target: tvm.target.Target) -> SketchPrograms:
         """The space of one workload, with the programs behind its rows.
 
@@ -104,8 +108,13 @@ class SketchPrograms:
             try:
                 row[knob] = self.space.knobs[knob].choices.index(value)
             except ValueError:
-                raise InvalidRow(f"TVM chose {value} for {self.space.knobs[knob].name}, which is no choice") from None
+                raise InvalidRow(
+                    f"TVM chose {value} for {self.space.knobs[knob].name}, not one of its choices"
+                ) from None
         return row
+
+    def repack(self, row: np.ndarray) -> None:
+        """None: the programs take the workload's constants as they are."""
 
 
 def _samples(trace: Trace) -> list[Any]:

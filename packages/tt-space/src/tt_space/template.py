@@ -26,17 +26,17 @@ from tt_space.programs import Features, InvalidRow, first_line
 __all__ = ["Anchor", "TemplatePrograms", "copied", "divisors", "find_anchor", "has_template", "pad_apart"]
 
 ORDERS = ("blocks rows | columns", "rows blocks | columns", "rows | blocks columns", "rows columns | blocks")
-"""Outer loops: parallel ones before the bar, serial ones behind it, outermost first."""
+"""Outer loops: parallel ones before the bar, serial ones after it, outermost first."""
 
 VERSION = "1"
 
 
 @dataclass(frozen=True)
 class Anchor:
-    """What a template has to know of a fused function.
+    """The facts about a fused function that a template needs.
 
     Args:
-        name, kind: Of the block that reduces.
+        name, kind: Those of the block that reduces.
         pad: Name of the block that pads its input, if any.
         last: Name of the block that writes the output.
         others: Names of the elementwise blocks in between.
@@ -57,7 +57,7 @@ class Anchor:
 
     @property
     def tiled(self) -> int:
-        """How many of the last pixel axes a register tile may span."""
+        """Number of last pixel axes that a register tile may span."""
         return 1 if self.kind == "batched" or len(self.pixels) < 2 else 2
 
 
@@ -87,9 +87,12 @@ class TemplatePrograms:
         """The canonical row of the schedule that `apply` made of `row`: the row itself."""
         return self.space.canonical(np.asarray(row, dtype=np.int64)[None])[0]
 
+    def repack(self, row: np.ndarray) -> None:
+        """None: the programs take the workload's constants as they are."""
+
 
 def has_template(mod: tvm.IRModule) -> bool:
-    """Whether `TemplatePrograms` knows what to do with the workload."""
+    """Return whether the workload has a template, so that `TemplatePrograms` can open it."""
     return find_anchor(mod) is not None
 
 
@@ -240,5 +243,5 @@ def _vectorize(s: Schedule, loop: Any, lanes: int) -> None:
 
 
 def divisors(n: int) -> list[int]:
-    """In ascending order."""
+    """The divisors of `n` in ascending order."""
     return [d for d in range(1, n + 1) if n % d == 0]

@@ -19,14 +19,14 @@ from tvm import relax, te, tirx
 from tvm.s_tir import Schedule
 
 from tt_space.machine import vector_unit
-from tt_space.programs import Features, InvalidRow, Prepared, first_line
+from tt_space.programs import Features, InvalidRow, Repacked, first_line
 from tt_space.template import Anchor, copied, divisors, find_anchor, pad_apart
 
 __all__ = ["WinogradPrograms", "has_winograd", "transformed"]
 
 VERSION = "1"
 OUTPUTS = (2, 4)
-"""Sizes m of the output tile; 6 would multiply less still, and lose more digits than float32 has to spare."""
+"""Sizes m of the output tile; 6 would multiply even less, but lose more digits than float32 has to spare."""
 
 _POINTS = {2: (0, 1, -1), 4: (0, 1, -1, 2, -2)}
 
@@ -56,7 +56,7 @@ def transformed(weight: np.ndarray, m: int) -> np.ndarray:
 
 
 def has_winograd(mod: tvm.IRModule) -> bool:
-    """Whether the workload is a 3x3 convolution of stride 1 lowered for a template."""
+    """Return whether the workload is a 3x3 convolution of stride 1 lowered for a template."""
     anchor = find_anchor(mod)
     return anchor is not None and _fits(mod, anchor)
 
@@ -74,12 +74,12 @@ def _conv(mod: tvm.IRModule, a: Anchor) -> Any:
 
 
 class WinogradPrograms:
-    """Rows to schedules for one workload. Its programs take transformed weights: `prepare`."""
+    """Rows to schedules for one workload. Its programs take transformed weights: `repack`."""
 
     def __init__(self, mod: tvm.IRModule, target: tvm.target.Target) -> None:
         anchor = find_anchor(mod)
         if anchor is None or not _fits(mod, anchor):
-            raise ValueError("the workload is no 3x3 convolution of stride 1 that was lowered for a template")
+            raise ValueError("the workload is not a 3x3 convolution of stride 1 that was lowered for a template")
         self.mod, self.target, self.anchor = mod, target, anchor
         self.space = _space(anchor, target)
         self.features = Features(mod, target)
@@ -103,10 +103,10 @@ class WinogradPrograms:
     def read(self, schedule: Schedule, row: np.ndarray) -> np.ndarray:
         return self.space.canonical(np.asarray(row, dtype=np.int64)[None])[0]
 
-    def prepare(self, row: np.ndarray) -> Prepared:
+    def repack(self, row: np.ndarray) -> Repacked:
         """The weights, transformed for the size of output tile that the row chooses."""
         m = int(self.space.decode(row)["outputs"])
-        return Prepared(self._weight, f"winograd {m}", partial(transformed, m=m))
+        return Repacked(self._weight, f"winograd {m}", partial(transformed, m=m))
 
 
 def _space(a: Anchor, target: tvm.target.Target) -> Space:
@@ -145,15 +145,15 @@ def _rewritten(mod: tvm.IRModule, a: Anchor, m: int, weight: int) -> tvm.IRModul
     builder = relax.BlockBuilder()
     made_of: dict[str, relax.Var] = {p.name: relax.Var(p.name, _tensor(p)) for p in (image, *others)}
     steps = _steps(a, m, str(source.dtype))
-    prepared = relax.Var("weight", _tensor(steps.params[1]))
-    order = [prepared if p is arguments[weight] else made_of[p.name] for p in arguments]
+    repacked = relax.Var("weight", _tensor(steps.params[1]))
+    order = [repacked if p is arguments[weight] else made_of[p.name] for p in arguments]
     with builder.function("fused", order, attrs={"Primitive": True}, private=True):
         with builder.dataflow():
             data = made_of[image.name]
             if a.pad:
                 data = _emit(builder, "pad", [image], source, [], statements[:1], root, [data])
             packed = builder.add_func(steps.without_attr("global_symbol"), "winograd")
-            y = builder.emit(relax.call_tir(packed, [data, prepared], _tensor(made)))
+            y = builder.emit(relax.call_tir(packed, [data, repacked], _tensor(made)))
             rest = [made_of[p.name] for p in others]
             y = _emit(builder, "tail", [made, *others], out, inner, statements[first + 1 :], root, [y, *rest])
             y = builder.emit_output(y)
@@ -351,7 +351,7 @@ def _first_reduce(s: Schedule, block: Any) -> Any:
 
 
 def _width(a: Anchor) -> int:
-    """Channels transformed at once."""
+    """Number of channels that are transformed at once."""
     lanes = a.lanes
     while a.reduce[2] % lanes:
         lanes //= 2

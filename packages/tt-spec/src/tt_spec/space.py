@@ -282,13 +282,19 @@ class Space:
 
 
 def token(row: Sequence[int] | np.ndarray) -> bytes:
-    """The bytes of a row `(d,)`: what it is known by in sets and dictionaries, whatever its integer type or layout."""
-    return np.asarray(row, dtype=np.int64).tobytes()
+    """The bytes of a row: what it is known by in sets and dictionaries.
+
+    Args:
+        row: `(d,)`, any integer dtype or order in memory.
+    """
+    return np.ascontiguousarray(row, dtype=np.int64).tobytes()
 
 
-def tokens(codes: np.ndarray) -> list[bytes]:
-    """The token of each row of `(n, d)`."""
+def tokens(codes: Sequence[Sequence[int]] | np.ndarray) -> list[bytes]:
+    """The `token` of each row of `codes` `(n, d)`, in order."""
     codes = np.ascontiguousarray(codes, dtype=np.int64)
+    if codes.ndim != 2:
+        raise ValueError(f"codes must be (n, d), got {codes.shape}: `token` takes a single row")
     return [row.tobytes() for row in codes]
 
 

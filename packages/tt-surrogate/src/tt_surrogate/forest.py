@@ -24,11 +24,11 @@ class ForestEI:
         trees: (default: 10, as the paper)
         max_features: Columns that a split may choose from; all where there are fewer. (default: 10, as the paper)
         uncertainty: "trees" is the standard deviation of the trees' predictions, "forestci" the root of the
-            infinitesimal jackknife's variance by the package forestci, whose negative values, which few trees bring,
-            count as 0. (default: "trees")
+            infinitesimal jackknife's variance by the package forestci, whose negative values, which occur with few
+            trees, count as 0. (default: "trees")
         calibrate: Multiply deviations by the factor that makes them right on average, RMS(error) / RMS(deviation)
             over rows that a forest has not seen (three-fold cross-validation). (default: True)
-        threads: (default: 1, so that timing on the same machine is left alone)
+        threads: (default: 1, so that timing on the same machine is not disturbed)
 
     The defaults: in replay the four kinds of deviation end alike (docs/results/adatune.md), so what decides is whether
     a deviation says what it should. On 14 recorded operators, 200 rows learned, the RMS error was 0.095; that of the
@@ -41,7 +41,7 @@ class ForestEI:
     (0.8 GB for 10,000 of each), in a time that does not grow with the training rows.
 
     forestci's own calibration is not offered: it depends on which rows are asked about together, draws from numpy's
-    global generator, and does nothing with 20 rows or fewer, which is just what epsilon is estimated from.
+    global generator, and does nothing with 20 rows or fewer, which is exactly what epsilon is estimated from.
     """
 
     inputs: Literal["knobs", "statements"] = "knobs"
@@ -94,7 +94,7 @@ class ForestEI:
         return _Forest(forest.fit(X, y), len(X), self.uncertainty == "forestci")
 
     def _scale(self, X: np.ndarray, y: np.ndarray, rng: np.random.Generator, folds: int = 3) -> float:
-        """What deviations must be multiplied by; 1 where there is too little to tell."""
+        """The factor that calibrates deviations; 1 where there are too few rows to tell."""
         if len(X) < 2 * folds:
             return 1.0
         fold = rng.permutation(len(X)) % folds
@@ -110,7 +110,7 @@ class _Forest:
     """A fitted forest.
 
     Args:
-        rows: How many it was fitted on.
+        rows: Number of rows it was fitted on.
         jackknife: Whether deviations are forestci's; else the spread of the trees.
     """
 

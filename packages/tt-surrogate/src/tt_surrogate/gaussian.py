@@ -26,9 +26,9 @@ class GaussianProcess:
     likelihood. `std` is the deviation of the function, without the noise.
 
     Args:
-        rows: The most that are learned from, half of them the best and half drawn from the others: time grows with
+        rows: Most rows that are learned from, half of them the best and half drawn from the others: time grows with
             their cube. (default: 400)
-        steps: Of the search for the kernel's parameters, each a factorisation. (default: 20)
+        steps: Steps of the search for the kernel's parameters, each a factorisation. (default: 20)
     """
 
     inputs: Literal["knobs", "statements"] = "knobs"
@@ -59,7 +59,7 @@ class GaussianProcess:
 
 @dataclass
 class _Process:
-    """A fitted process and what columns were standardised by, `(p,)` each."""
+    """A fitted process, and the centre and width by which columns were standardised, `(p,)` each."""
 
     process: Any
     centre: np.ndarray
@@ -82,7 +82,7 @@ class _Process:
             kernel + WhiteKernel(1e-2, (1e-6, 1.0)), normalize_y=True, optimizer=search, random_state=0
         )
         made = cls(process, X.mean(axis=0), width)
-        with warnings.catch_warnings():  # a parameter at its bound is no defect: constant labels, say
+        with warnings.catch_warnings():  # a parameter at its bound is not a defect: labels may be constant
             warnings.simplefilter("ignore")
             process.fit((X - made.centre) / width, y)
         return made
@@ -97,7 +97,7 @@ class _Process:
 
 
 def _kept(y: np.ndarray, most: int, rng: np.random.Generator) -> np.ndarray:
-    """Which rows are learned from, at most `most`, `(m,)`."""
+    """Indices of the rows that are learned from, at most `most`, `(m,)`."""
     if len(y) <= most:
         return np.arange(len(y))
     order = np.argsort(-y, kind="stable")

@@ -1,4 +1,4 @@
-"""What tt-surrogate offers; see `tt_spec.hooks`."""
+"""tt-surrogate's pieces."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ Loss = tuple[float, np.ndarray, np.ndarray]
 
 
 def program_ids(offsets: np.ndarray) -> np.ndarray:
-    """Which program each statement belongs to, `(total,)`, from offsets `(n + 1,)`."""
+    """Index of the program that each statement belongs to, `(total,)`, from offsets `(n + 1,)`."""
     return np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
 
 

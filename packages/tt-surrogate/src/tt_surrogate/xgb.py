@@ -53,7 +53,7 @@ class XGB:
             failures. (default: 0.3)
         partners: "rank" compares each program with about this many others, so that time grows with n and not with
             n^2. (default: 64)
-        threads: 0 means all. (default: 1, so that timing on the same machine is left alone)
+        threads: 0 means all. (default: 1, so that timing on the same machine is not disturbed)
     """
 
     inputs: Literal["knobs", "statements"]
@@ -111,14 +111,14 @@ class XGB:
         raw = model.raw(X)
         if self.objective == "regression":
             return Prediction(raw, std)
-        low, high = model.ranges.get(task.key, model.range)
+        low, high = model.ranges.get(task.key, model.overall)
         return Prediction((raw - low) / (high - low) if high > low else mean, std)
 
     def score(self, prediction: Prediction, best: float) -> np.ndarray:
         return prediction.mean
 
     def _columns(self, task: Task, X: Any) -> Hashable:
-        """What the columns of X mean; only tasks that agree in it are learned together."""
+        """The meaning of the columns of X; only tasks that agree in it are learned together."""
         if self.inputs == "statements":
             return "statements"
         return np.shape(X)[1], *((k.name, k.kind) for k in task.space.knobs)
@@ -196,21 +196,21 @@ class XGB:
 
 @dataclass
 class _Model:
-    """Trees, and what a score needs besides.
+    """Trees, and everything else that a score needs.
 
     Args:
         booster: XGBoost's; None where there was no statement to learn from.
         bias: Added to every program's sum.
         operator: Whether the operator's features follow each statement's.
         ranges: Smallest and largest raw score in training by task key.
-        range: Of all tasks together.
+        overall: The same of all tasks together.
     """
 
     booster: Any
     bias: float = 0.0
     operator: bool = False
     ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
-    range: tuple[float, float] = (0.0, 0.0)
+    overall: tuple[float, float] = (0.0, 0.0)
 
     def raw(self, X: Any) -> np.ndarray:
         """Scores `(n,)` in the model's own unit."""
@@ -223,7 +223,7 @@ class _Model:
         for task, X, _ in groups:
             raw = self.raw(X)
             self.ranges[task.key] = float(raw.min()), float(raw.max())
-        self.range = min(low for low, _ in self.ranges.values()), max(high for _, high in self.ranges.values())
+        self.overall = min(low for low, _ in self.ranges.values()), max(high for _, high in self.ranges.values())
 
     def _trees(self, rows: np.ndarray) -> np.ndarray:
         if self.booster is None or not len(rows):
@@ -241,7 +241,7 @@ def _rows(X: Statements, operator: bool) -> np.ndarray:
 
 
 def _finite(X: Any) -> np.ndarray:
-    """float32 with NaN, which XGBoost takes as missing, for whatever is not a finite number."""
+    """X as float32, with NaN, which XGBoost takes as missing, for everything that is not a finite number."""
     with np.errstate(over="ignore"):
         X = np.asarray(X, dtype=np.float32)
     ok = np.isfinite(X)

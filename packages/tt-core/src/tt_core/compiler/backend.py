@@ -84,7 +84,8 @@ class TvmBackend:
         start = time.perf_counter()
         schedule = work.schedule(row)
         apply_s = time.perf_counter() - start
-        return TvmCandidate(work, work.compile(schedule.mod), apply_s, work.preparation(row))
+        library = work.compile(schedule.mod)
+        return TvmCandidate(work, library, apply_s, work.programs.repack(np.asarray(row, dtype=np.int64)))
 
     def threads(self) -> int:
         """Threads that TVM's runtime uses in this process."""
@@ -152,12 +153,12 @@ class TvmBackend:
 class TvmCandidate:
     """One compiled program with its arguments."""
 
-    def __init__(self, work: _Workload, library: Any, apply_s: float, prepared: Any = None) -> None:
-        self._work, self._library, self.apply_s, self._prepared = work, library, apply_s, prepared
+    def __init__(self, work: _Workload, library: Any, apply_s: float, repacked: Any = None) -> None:
+        self._work, self._library, self.apply_s, self._repacked = work, library, apply_s, repacked
         self._call = library["main"]
 
     def run(self, n: int) -> float:
-        args, sync = self._work.arguments(self._prepared), self._work.sync
+        args, sync = self._work.arguments(self._repacked), self._work.sync
         call, start = self._call, time.perf_counter()
         for _ in range(n):
             call(*args)
@@ -166,7 +167,7 @@ class TvmCandidate:
 
     def check(self) -> str | None:
         wanted = self._work.reference()
-        args = self._work.arguments(self._prepared)
+        args = self._work.arguments(self._repacked)
         results = args[len(args) - len(wanted) :]
         for out, want in zip(results, wanted, strict=True):
             # what an earlier candidate left in the output must not pass for this one's
@@ -186,7 +187,7 @@ class _Workload:
         self.mod, self.target, self.programs = mod, target, programs
         self._schedules: OrderedDict[bytes, Any] = OrderedDict()
         self._arguments: list[Any] | None = None
-        self._prepared: dict[Any, Any] = {}
+        self._repacked: dict[Any, Any] = {}
         self._untuned: Any = None
         self._reference: list[np.ndarray] | None = None
         kind = str(target.kind.name)
@@ -211,19 +212,14 @@ class _Workload:
             lines = [re.sub(r"\s+", " ", x).strip() for x in str(e).splitlines() if x.strip()]
             raise RuntimeError(f"TVM cannot build the program: {lines[0][:500] if lines else type(e).__name__}") from e
 
-    def preparation(self, row: np.ndarray) -> Any:
-        """Which constant the row's program takes in another form (`tt_space.Prepared`), or None."""
-        prepare = getattr(self.programs, "prepare", None)
-        return None if prepare is None else prepare(np.asarray(row, dtype=np.int64))
-
-    def arguments(self, prepared: Any = None) -> list[Any]:
-        """Random inputs and room for the outputs, the same for all candidates but for a prepared constant."""
-        if prepared is not None:
+    def arguments(self, repacked: Any = None) -> list[Any]:
+        """Random inputs and room for the outputs, the same for all candidates but for a repacked constant."""
+        if repacked is not None:
             args = list(self.arguments())
-            if prepared not in self._prepared:
-                made = prepared.make(args[prepared.position].numpy())
-                self._prepared[prepared] = tvm.runtime.tensor(made, self.device)
-            args[prepared.position] = self._prepared[prepared]
+            if repacked not in self._repacked:
+                made = repacked.make(args[repacked.position].numpy())
+                self._repacked[repacked] = tvm.runtime.tensor(made, self.device)
+            args[repacked.position] = self._repacked[repacked]
             return args
         if self._arguments is None:
             rng = np.random.default_rng(0)

@@ -56,12 +56,11 @@ def lower(mod: tvm.IRModule, target: Any, plugins: Plugins | None = None, space:
     """Fold batch norm and constants, fuse elementwise operators into the heavy ones, and extract the tasks.
 
     On CPUs convolutions are laid out as NHWC, in which a vector holds output channels; inputs and outputs of the model
-    keep their layout. A space may say how its operators are to be written: its builder's
+    keep their layout. A space says how its operators are to be written: its builder's
     `legalizers(target)` are functions for `relax.transform.LegalizeOps`, by operator.
     """
     builder = (plugins or Plugins()).build("space", space)
-    legalizers = elementary.legalizers(target)
-    legalizers |= builder.legalizers(target) if hasattr(builder, "legalizers") else {}
+    legalizers = elementary.legalizers(target) | builder.legalizers(target)
     with target, tvm.transform.PassContext(opt_level=3):
         try:
             mod = tvm.transform.Sequential(_passes(target, legalizers))(mod)

@@ -8,18 +8,18 @@ from typing import Any
 import tvm
 from tvm import relax
 
-__all__ = ["prepare_constants"]
+__all__ = ["repack_constants"]
 
 
-def prepare_constants(mod: tvm.IRModule, prepared: Mapping[str, tuple[Any, Any]]) -> tvm.IRModule:
+def repack_constants(mod: tvm.IRModule, repacked: Mapping[str, tuple[Any, Any]]) -> tvm.IRModule:
     """Replace some functions, and remake a constant argument of the calls to each.
 
     Args:
-        prepared: The function and its `tt_space.Prepared`, by name of the function that it replaces.
+        repacked: The function and its `tt_space.Repacked`, by name of the function that it replaces.
     """
-    if not prepared:
+    if not repacked:
         return mod
-    rewriter = _Constants(mod, prepared)
+    rewriter = _Constants(mod, repacked)
     for var, func in mod.functions.items():
         if isinstance(func, relax.Function):
             rewriter.builder_.update_func(var, rewriter.visit_expr(func))
@@ -28,10 +28,10 @@ def prepare_constants(mod: tvm.IRModule, prepared: Mapping[str, tuple[Any, Any]]
 
 @relax.expr_functor.mutator
 class _Constants(relax.PyExprMutator):
-    def __init__(self, mod: tvm.IRModule, prepared: Mapping[str, tuple[Any, Any]]) -> None:
+    def __init__(self, mod: tvm.IRModule, repacked: Mapping[str, tuple[Any, Any]]) -> None:
         super().__init__(mod)
         # a function whose parameters changed needs a variable of its own: the old one keeps the old type
-        self._calls = {name: (self.builder_.add_func(func, name), how) for name, (func, how) in prepared.items()}
+        self._calls = {name: (self.builder_.add_func(func, name), how) for name, (func, how) in repacked.items()}
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = self.visit_expr_post_order(call)

@@ -18,7 +18,7 @@ from tvm import relax
 from tt_core.compiler.arrays import compare, difference
 from tt_core.compiler.lower import Lowered, unpack
 from tt_core.compiler.runtime import digest, sidecar_path
-from tt_core.deploy.constants import prepare_constants
+from tt_core.deploy.constants import repack_constants
 from tt_core.errors import FileError, InstallationError, ModelError, VerificationError, one_line
 from tt_core.models.model import Model
 
@@ -38,14 +38,14 @@ def compile_library(lowered: Lowered, rows: Mapping[str, np.ndarray], plugins: P
     """
     plugins = plugins or Plugins()
     mod = tvm.IRModule(dict(lowered.mod.functions_items()), attrs=lowered.mod.attrs)
-    prepared: dict[str, Any] = {}
+    repacked: dict[str, Any] = {}
     for task in lowered.tasks:
         if task.key not in rows:
             continue
         single, target, space = unpack(task.payload)
         programs, row = plugins.build("space", space).open(single, target), rows[task.key]
         schedule = programs.apply(row)
-        how = programs.prepare(row) if hasattr(programs, "prepare") else None
+        how = programs.repack(row)
         func = tvm.ir.load_json(tvm.ir.save_json(schedule.mod["main"]))
         for name in lowered.functions[task.key]:
             var = mod.get_global_var(name)
@@ -53,8 +53,8 @@ def compile_library(lowered: Lowered, rows: Mapping[str, np.ndarray], plugins: P
             if how is None:
                 mod.update_func(var, tuned)
             else:
-                prepared[name] = tuned, how
-    mod = prepare_constants(mod, prepared)
+                repacked[name] = tuned, how
+    mod = repack_constants(mod, repacked)
     t = relax.transform
     passes = [
         t.RewriteDataflowReshape(),

@@ -42,7 +42,7 @@ def test_a_row_of_every_part_is_deployed_and_right(ready, part):
     pytest.fail("no valid row")
 
 
-def test_the_backend_measures_and_checks_prepared_programs(ready):
+def test_the_backend_measures_and_checks_programs_with_repacked_constants(ready):
     from tt_core.compiler.backend import TvmBackend
 
     (task,) = (t for t in ready.tasks if t.op == "conv2d")
