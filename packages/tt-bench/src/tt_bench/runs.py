@@ -23,7 +23,7 @@ from tt_spec import (
     WallClock,
     token,
 )
-from tt_spec.roles import Host, Measurer
+from tt_spec.roles import Host
 
 from tt_bench.errors import BenchError
 from tt_bench.oracle import OraclePieces, Ranks

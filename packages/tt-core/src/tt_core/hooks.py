@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tt_spec.hooks import Entry, hookimpl
+from tt_spec.serial import JsonObject
 
 _SOURCES = "tt_core.models.sources"
 _FORMATS = [
@@ -57,7 +58,7 @@ def _zoo(name: str, batch: int = 1) -> Any:
     return zoo.build(name, batch)
 
 
-def _toml(path: Path) -> dict[str, Any]:
+def _toml(path: Path) -> JsonObject:
     from tt_core.recipe import read_toml
 
     return read_toml(path)

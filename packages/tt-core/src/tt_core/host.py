@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tt_spec import Plugins, Task
 from tt_spec.roles import Evaluator, Listener
+from tt_spec.serial import JsonObject
 
 if TYPE_CHECKING:
     from tt_spec.pipeline import ProgramSource
@@ -79,13 +80,13 @@ class Host:
 
         return interruptible()
 
-    def events(self, run: str, history: Path) -> list[dict[str, Any]]:
+    def events(self, run: str, history: Path) -> list[JsonObject]:
         """The event log of a run (docs/eventlog.md): a file, the beginning of an id, or "" for the newest."""
         from tt_core.events import retell
 
         return retell.read(retell.find(run, history))
 
-    def retell(self, events: Sequence[dict[str, Any]], listeners: Sequence[Listener]) -> Retold:
+    def retell(self, events: Sequence[JsonObject], listeners: Sequence[Listener]) -> Retold:
         """The same events for any listener."""
         from tt_core.events import retell
 

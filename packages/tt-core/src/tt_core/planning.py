@@ -33,6 +33,7 @@ from tt_spec import (
 )
 from tt_spec.pieces.memory_store import MemoryStore
 from tt_spec.roles import Scheduler, Stopper
+from tt_spec.serial import JsonObject
 
 from tt_core.assembly import Assembled, assemble, best_known, check_target, open_store, prepared
 from tt_core.compiler.target import device_fingerprint, threads_of, use_all_cores
@@ -115,7 +116,7 @@ class Plan:
     model: str
     target: str
     threads: int
-    recipe: dict[str, Any]
+    recipe: JsonObject
     history: str | None
     minutes: float | None
     trials: int | None
@@ -135,7 +136,7 @@ class Plan:
         """Start-up, search and trials; writing the library comes on top."""
         return self.start_s + sum(t.seconds for t in self.tasks)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """Plain data for JSON; infinities become None."""
         data = asdict(self)
         for t, row in zip(self.tasks, data["tasks"], strict=True):

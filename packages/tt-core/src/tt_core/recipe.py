@@ -13,6 +13,7 @@ from typing import Any
 from tt_spec import PluginError, Plugins, nearest
 from tt_spec.errors import whose
 from tt_spec.roles import PROTOCOLS, missing
+from tt_spec.serial import JsonObject
 
 from tt_core.errors import OptionError
 
@@ -52,7 +53,7 @@ class Recipe:
     """
 
     name: str
-    pieces: dict[str, tuple[str, dict[str, Any]] | None]
+    pieces: dict[str, tuple[str, JsonObject] | None]
     batch: int = 64
     verify: int = 256
     light: int = 16
@@ -66,7 +67,7 @@ class Recipe:
         name, options = chosen
         return self.plugins.build(_ROLE.get(role, role), name, **{**more, **options})
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """As plain data, for the run's record."""
         pieces = {r: {"piece": p[0], **p[1]} for r, p in self.pieces.items() if p is not None}
         return {"name": self.name, "batch": self.batch, "verify": self.verify, "light": self.light, **pieces}
@@ -113,7 +114,7 @@ def _fits(role: str, piece: Any) -> None:
         raise PluginError(f"{whose(role, piece)} lacks {', '.join(lacking)}: see tt_spec.roles.{role.capitalize()}")
 
 
-def read_toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> JsonObject:
     """A recipe file's content. Raises `OptionError` that names the line."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
@@ -121,11 +122,11 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise OptionError(f"recipe {path}: {e}") from e
 
 
-def _parse(name: str, content: dict[str, Any], plugins: Plugins) -> Recipe:
-    pieces: dict[str, tuple[str, dict[str, Any]] | None] = {
+def _parse(name: str, content: JsonObject, plugins: Plugins) -> Recipe:
+    pieces: dict[str, tuple[str, JsonObject] | None] = {
         role: None if default is None else (default, {}) for role, default in _PIECES.items()
     }
-    plain: dict[str, Any] = {}
+    plain: JsonObject = {}
     for key, value in content.items():
         if key in _PLAIN:
             number = _PLAIN[key] is int

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from tt_spec.serial import JsonObject
+
 from tt_core.errors import OptionError
 
 if TYPE_CHECKING:
@@ -98,7 +100,7 @@ class Request:
             stoppers.append(plugins.build("stopper", "minutes", minutes=minutes))
         return stoppers
 
-    def options(self) -> dict[str, Any]:
+    def options(self) -> JsonObject:
         """The options as a run's record keeps them."""
         return {
             "minutes": self.limit_minutes,

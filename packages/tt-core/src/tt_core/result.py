@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from tt_spec import Space, TaskState
+from tt_spec.serial import JsonObject
 
 from tt_core.causes import Cause, Causes
 
@@ -28,7 +29,7 @@ class TaskResult:
     trials: int
     restored: int
     errors: dict[str, int]
-    config: dict[str, Any]
+    config: JsonObject
 
     @classmethod
     def of(cls, state: TaskState, space: Space, best_s: float, row: np.ndarray | None) -> TaskResult:
@@ -102,7 +103,7 @@ class Result:
         untuned = tuple(data.get("untuned", ()))
         return built(cls, data, tasks=tasks, left_out=left_out, failure=failure, causes=causes, untuned=untuned)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """Plain data for JSON; infinities become None."""
         data = asdict(replace(self, failure=None))  # an exception may refuse to be copied
         data["failure"] = None if self.failure is None else str(self.failure)

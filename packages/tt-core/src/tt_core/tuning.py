@@ -17,6 +17,7 @@ from tt_spec.pieces.null_surrogate import NullSurrogate
 from tt_spec.pieces.random_searcher import RandomSearcher
 from tt_spec.pieces.top_sampler import TopSampler
 from tt_spec.roles import Listener, Remembers, Store
+from tt_spec.serial import JsonObject
 
 from tt_core.assembly import (
     Assembled,
@@ -135,7 +136,7 @@ def _open(request: Request, plugins: Plugins, clock: Clock, stack: ExitStack) ->
     return _Run(request, ready, store, measurer, clock, about, made, others, untuned, plugins)
 
 
-def _begin(store: Store, recipe: Recipe, ready: Prepared, request: Request, device: str) -> dict[str, Any]:
+def _begin(store: Store, recipe: Recipe, ready: Prepared, request: Request, device: str) -> JsonObject:
     """Record the run; all that is to be known of it, its `run_id` among that."""
     about = {
         "model": ready.model.name,
@@ -174,7 +175,7 @@ class _Run:
     store: Store
     measurer: Any
     clock: Clock
-    about: dict[str, Any]
+    about: JsonObject
     made: Assembled
     others: list[Pipeline]
     untuned: Any
@@ -199,7 +200,7 @@ class _Run:
         self.log.note(text)
 
     @property
-    def stamp(self) -> dict[str, Any]:
+    def stamp(self) -> JsonObject:
         """Fields of every measurement of this run but for its id."""
         return {"device": self.about["device"], "versions": self.about["versions"]}
 

@@ -51,7 +51,6 @@ __all__ = [
     "Evaluator",
     "Host",
     "Learns",
-    "Legalizes",
     "LimitsRows",
     "LimitsTime",
     "Listener",
@@ -454,13 +453,8 @@ class SpaceBuilder(Protocol):
         """The space of one operator on a target."""
         ...
 
-
-@runtime_checkable
-class Legalizes(Protocol):
-    """A space builder that says how its operators are to be written."""
-
     def legalizers(self, target: Any) -> dict[str, Callable[..., Any]]:
-        """Functions that lower an operator, by its name."""
+        """Functions that lower an operator as the space wants it written, by the operator's name; may be empty."""
         ...
 
 
@@ -591,7 +585,6 @@ CAPABILITIES: dict[str, tuple[type, ...]] = {
     "scheduler": (Budgeted, Peaked),
     "stopper": (LimitsRows, LimitsTime),
     "store": (Remembers, ListsRuns, Summarises),
-    "space": (Legalizes,),
 }
 """What a piece of a role may do beside."""
 

@@ -12,7 +12,10 @@ import numpy as np
 
 from tt_spec import space, types
 
-__all__ = ["from_json", "to_json"]
+__all__ = ["JsonObject", "from_json", "to_json"]
+
+JsonObject = dict[str, Any]
+"""An object of JSON: plain data by name."""
 
 _CLASSES: dict[str, type] = {
     c.__name__: c

@@ -8,11 +8,12 @@ import os
 import sys
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import Annotated, TextIO
 
 import typer
 from tt_spec import Plugins, StoreError, VirtualClock
 from tt_spec.roles import ListsRuns, Summarises, missing
+from tt_spec.serial import JsonObject
 
 from tt_core.cli import progress, tables
 from tt_core.errors import FileError, OptionError
@@ -51,13 +52,13 @@ def show(
     tables.show(headings, [_task_row(t) for t in tasks], title=f"{trials} measurements")
 
 
-def _run_row(r: dict[str, Any]) -> tuple[str, ...]:
+def _run_row(r: JsonObject) -> tuple[str, ...]:
     began = datetime.fromtimestamp(r["started"]).strftime("%Y-%m-%d %H:%M")
     model, recipe = r["info"].get("model", ""), r["info"].get("recipe", {}).get("name", "")
     return r["id"][:8], began, model, recipe, r["reason"] or "unfinished"
 
 
-def _task_row(t: dict[str, Any]) -> tuple[str, ...]:
+def _task_row(t: JsonObject) -> tuple[str, ...]:
     best = progress.latency(math.inf if t["best_s"] is None else t["best_s"])
     name, op = str(t["name"] or t["task_key"]), str(t["op"] or "")
     return name, op, best, str(t["trials"]), str(t["failed"]), str(t["device"])

@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import re
+import sys
 import time
 from collections import OrderedDict
-from typing import Any
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import tvm
-from tt_spec import Plugins, Realised, Statements, Task, concat_statements
+from tt_spec import Plugins, Realised, Statements, Task, concat_statements, token
+from tt_spec.roles import Workload
 
 from tt_core.compiler.arrays import compare, random_array
 from tt_core.compiler.lower import unpack
 from tt_core.compiler.primfunc import outputs, parameter_bound
 from tt_core.compiler.runtime import Runner
 
-__all__ = ["TvmBackend"]
+if TYPE_CHECKING:
+    from tvm.target import Target
+
+__all__ = ["Repacked", "TvmBackend"]
+
+
+class Repacked(Protocol):
+    """A constant argument that a program takes in another form; see `tt_space.Repacked`."""
+
+    position: int
+
+    def make(self, array: np.ndarray) -> np.ndarray: ...
+
 
 HOPELESS = 3.0
 """How many times slower than the fastest the untuned program or model may be to stay in a race."""
@@ -93,8 +107,6 @@ class TvmBackend:
 
     def loaded(self, module: str) -> bool:
         """Whether a Python module is loaded in this process."""
-        import sys
-
         return getattr(sys.modules.get(module), "__file__", None) is not None
 
     def race(
@@ -153,7 +165,9 @@ class TvmBackend:
 class TvmCandidate:
     """One compiled program with its arguments."""
 
-    def __init__(self, work: _Workload, library: Any, apply_s: float, repacked: Any = None) -> None:
+    def __init__(
+        self, work: _Workload, library: tvm.runtime.Module, apply_s: float, repacked: Repacked | None = None
+    ) -> None:
         self._work, self._library, self.apply_s, self._repacked = work, library, apply_s, repacked
         self._call = library["main"]
 
@@ -183,36 +197,36 @@ class TvmCandidate:
 class _Workload:
     """An open task: its space and what all its candidates share."""
 
-    def __init__(self, mod: tvm.IRModule, target: Any, programs: Any) -> None:
+    def __init__(self, mod: tvm.IRModule, target: Target, programs: Workload) -> None:
         self.mod, self.target, self.programs = mod, target, programs
-        self._schedules: OrderedDict[bytes, Any] = OrderedDict()
-        self._arguments: list[Any] | None = None
-        self._repacked: dict[Any, Any] = {}
-        self._untuned: Any = None
+        self._schedules: OrderedDict[bytes, tvm.s_tir.Schedule] = OrderedDict()
+        self._arguments: list[tvm.runtime.Tensor] | None = None
+        self._repacked: dict[Repacked, tvm.runtime.Tensor] = {}
+        self._untuned: tvm.runtime.Module | None = None
         self._reference: list[np.ndarray] | None = None
         kind = str(target.kind.name)
         self.device = tvm.cpu() if kind in ("llvm", "c") else tvm.device(kind, 0)
         self.sync = (lambda: None) if kind in ("llvm", "c") else self.device.sync
 
-    def schedule(self, row: np.ndarray) -> Any:
-        token = np.ascontiguousarray(row, dtype=np.int64).tobytes()
-        if token not in self._schedules:
+    def schedule(self, row: np.ndarray) -> tvm.s_tir.Schedule:
+        name = token(row)
+        if name not in self._schedules:
             self.keep(row, self.programs.apply(row))
-        return self._schedules[token]
+        return self._schedules[name]
 
-    def keep(self, row: np.ndarray, schedule: Any) -> None:
-        self._schedules[np.ascontiguousarray(row, dtype=np.int64).tobytes()] = schedule
+    def keep(self, row: np.ndarray, schedule: tvm.s_tir.Schedule) -> None:
+        self._schedules[token(row)] = schedule
         while len(self._schedules) > TvmBackend.SCHEDULES:
             self._schedules.popitem(last=False)
 
-    def compile(self, mod: tvm.IRModule) -> Any:
+    def compile(self, mod: tvm.IRModule) -> tvm.runtime.Module:
         try:
             return tvm.tirx.build(mod, target=self.target)
         except Exception as e:
             lines = [re.sub(r"\s+", " ", x).strip() for x in str(e).splitlines() if x.strip()]
             raise RuntimeError(f"TVM cannot build the program: {lines[0][:500] if lines else type(e).__name__}") from e
 
-    def arguments(self, repacked: Any = None) -> list[Any]:
+    def arguments(self, repacked: Repacked | None = None) -> list[tvm.runtime.Tensor]:
         """Random inputs and room for the outputs, the same for all candidates but for a repacked constant."""
         if repacked is not None:
             args = list(self.arguments())
@@ -231,7 +245,7 @@ class _Workload:
             ]
         return self._arguments
 
-    def untuned(self) -> Any:
+    def untuned(self) -> tvm.runtime.Module:
         """The program that ships where nothing is tuned."""
         if self._untuned is None:
             self._untuned = self.compile(self.mod)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tvm import relax, te, topi
 from tvm.s_tir import Schedule
 
+if TYPE_CHECKING:
+    from tvm.target import Target
+
 __all__ = ["legalizers"]
 
 
-def legalizers(target: Any) -> dict[str, Callable[[relax.BlockBuilder, relax.Call], relax.Expr]]:
+def legalizers(target: Target) -> dict[str, Callable[[relax.BlockBuilder, relax.Call], relax.Expr]]:
     """For `relax.transform.LegalizeOps`, by operator; for CPUs only, and for float32 operands.
 
     Errors against float64 are at most 3e-7 of the value (GELU: of the operand).

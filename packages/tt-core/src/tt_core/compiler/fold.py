@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import tvm
@@ -13,7 +12,7 @@ __all__ = ["fold_constants"]
 
 
 @tvm.transform.module_pass(opt_level=0, name="FoldConstantsByNumpy")
-def fold_constants(mod: tvm.IRModule, _: Any) -> tvm.IRModule:
+def fold_constants(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
     """Replace the frequent operators on constants by their value; the rest is left to `FoldConstant`."""
     folder = _Folder(mod)
     for var, func in mod.functions.items():

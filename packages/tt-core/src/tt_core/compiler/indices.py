@@ -19,10 +19,10 @@ def input_bounds(main: relax.Function) -> dict[str, int]:
     Follows an input through casts and changes of shape, and through `where(i < 0, i + rows, i)`, which is how ONNX's
     negative indices are imported.
     """
-    origin: dict[Any, str] = {p: str(p.name) for p in main.params}
+    origin: dict[relax.Var, str] = {p: str(p.name) for p in main.params}
     bounds: dict[str, int] = {}
 
-    def visit(block: Any) -> None:
+    def visit(block: relax.BindingBlock) -> None:
         for binding in block.bindings:
             call: Any = getattr(binding, "value", None)
             if isinstance(call, relax.Var) and call in origin:

@@ -7,18 +7,24 @@ import json
 import re
 import zlib
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tvm
 import tvm_ffi
 from tt_spec import Plugins, Task
+from tt_spec.errors import whose
+from tt_spec.roles import SpaceBuilder, missing
 from tvm import relax
 
 from tt_core.compiler import elementary
 from tt_core.compiler.fold import fold_constants
 from tt_core.compiler.primfunc import as_module, outputs
-from tt_core.errors import ModelError, TargetError, summary
+from tt_core.errors import ModelError, OptionError, TargetError, summary
+
+if TYPE_CHECKING:
+    from tvm.target import Target
 
 __all__ = ["Lowered", "lower", "payload", "unpack"]
 
@@ -47,12 +53,12 @@ class Lowered:
     """
 
     mod: tvm.IRModule
-    target: Any
+    target: Target
     tasks: list[Task]
     functions: dict[str, list[str]]
 
 
-def lower(mod: tvm.IRModule, target: Any, plugins: Plugins | None = None, space: str = "both") -> Lowered:
+def lower(mod: tvm.IRModule, target: Target, plugins: Plugins | None = None, space: str = "both") -> Lowered:
     """Fold batch norm and constants, fuse elementwise operators into the heavy ones, and extract the tasks.
 
     On CPUs convolutions are laid out as NHWC, in which a vector holds output channels; inputs and outputs of the model
@@ -60,6 +66,8 @@ def lower(mod: tvm.IRModule, target: Any, plugins: Plugins | None = None, space:
     `legalizers(target)` are functions for `relax.transform.LegalizeOps`, by operator.
     """
     builder = (plugins or Plugins()).build("space", space)
+    if lacking := missing(builder, SpaceBuilder):
+        raise OptionError(f"{whose('space', builder)} lacks {', '.join(lacking)}: see tt_spec.roles.SpaceBuilder")
     legalizers = elementary.legalizers(target) | builder.legalizers(target)
     with target, tvm.transform.PassContext(opt_level=3):
         try:
@@ -112,13 +120,13 @@ def payload(mod: tvm.IRModule, target: str, space: str) -> bytes:
     return zlib.compress(json.dumps({"mod": tvm.ir.save_json(mod), "target": target, "space": space}).encode())
 
 
-def unpack(data: bytes) -> tuple[tvm.IRModule, Any, str]:
+def unpack(data: bytes) -> tuple[tvm.IRModule, Target, str]:
     """Module, target and name of the space behind a task's payload."""
     content = json.loads(zlib.decompress(data))
     return tvm.ir.load_json(content["mod"]), tvm.target.Target(json.loads(content["target"])), content["space"]
 
 
-def _passes(target: Any, legalizers: dict[str, Any]) -> list[Any]:
+def _passes(target: Target, legalizers: Mapping[str, Callable[..., relax.Expr]]) -> list[tvm.transform.Pass]:
     t = relax.transform
     layout = []
     if target.kind.name in ("llvm", "c"):
@@ -146,7 +154,7 @@ def _passes(target: Any, legalizers: dict[str, Any]) -> list[Any]:
 
 
 @tvm.transform.module_pass(opt_level=0, name="ClipsToOperators")
-def _clips_to_operators(mod: tvm.IRModule, _: Any) -> tvm.IRModule:
+def _clips_to_operators(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
     """Bounds of ONNX's Clip as Relax operators: they are imported as opaque functions, at which layouts stop."""
     rewriter = _Clips(mod)
     for var, func in mod.functions.items():
@@ -173,7 +181,7 @@ def _calls(mod: tvm.IRModule) -> Counter[str]:
     found: Counter[str] = Counter()
     op = tvm.ir.Op.get("relax.call_tir")
 
-    def visit(e: Any) -> None:
+    def visit(e: relax.Expr) -> None:
         if isinstance(e, relax.Call) and e.op == op:
             found[e.args[0].name_hint] += 1
 

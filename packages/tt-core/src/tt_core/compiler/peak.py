@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from tvm.target import Target
 
 __all__ = ["peak_flops"]
 
@@ -14,7 +17,7 @@ CHAINS = 12
 """Independent multiply-adds in flight: more than latency times units of any core, fewer than registers."""
 
 
-def peak_flops(target: Any, steps: int = 200_000, repeats: int = 500) -> float:
+def peak_flops(target: Target, steps: int = 200_000, repeats: int = 500) -> float:
     """FLOP/s of independent float32 multiply-adds on registers, all of the target's cores; the best of `repeats`.
 
     Takes about a second: the first repeats may find two threads on one core. Raises what TVM raises for a target that

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import tvm
 import tvm_ffi
 
@@ -51,7 +49,7 @@ def _written(func: tvm.tirx.PrimFunc) -> list[int]:
     return sorted(found)
 
 
-def _loads(index: Any) -> bool:
-    found: list[Any] = []
+def _loads(index: tvm.tirx.PrimExpr) -> bool:
+    found: list[tvm.ir.TensorLoad] = []
     tvm_ffi.structural_walk(index, (tvm.ir.TensorLoad, found.append))
     return bool(found)

@@ -8,13 +8,17 @@ import math
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import psutil
+from tt_spec.serial import JsonObject
 
 from tt_core.compiler.arrays import INTEGERS_BELOW, random_array
 from tt_core.errors import ModelError, summary
+
+if TYPE_CHECKING:
+    import tvm
 
 __all__ = ["Runner", "digest", "read_sidecar", "sidecar_path"]
 
@@ -79,13 +83,13 @@ class Runner:
             found.append(time.perf_counter() - start)
         return found
 
-    def _called(self, arguments: list[Any]) -> Any:
+    def _called(self, arguments: list[tvm.runtime.Tensor]) -> tvm.runtime.Object:
         try:
             return self._vm["main"](*arguments)
         except Exception as e:  # TVM raises several types
             raise ModelError(f"{self.path} does not run on the inputs of its sidecar: {summary(e)}") from e
 
-    def _arguments(self, inputs: dict[str, np.ndarray]) -> list[Any]:
+    def _arguments(self, inputs: dict[str, np.ndarray]) -> list[tvm.runtime.Tensor]:
         return [self._tensor(inputs[i["name"]]) for i in self.sidecar["inputs"]]
 
 
@@ -101,7 +105,7 @@ def digest(path: Path) -> str:
     return found.hexdigest()
 
 
-def read_sidecar(path: Path) -> dict[str, Any]:
+def read_sidecar(path: Path) -> JsonObject:
     """The JSON beside a deployed library. Raises `ModelError` that names the file or the entry that is wrong."""
     if not os.path.isfile(path):  # unlike pathlib's, it takes any text
         raise ModelError(f"no file {path}: make one with tt tune MODEL --out FILE.so")
@@ -145,11 +149,11 @@ def _wrong(content: Any) -> str | None:
     return None
 
 
-def _numpy(dtype: Any) -> Any:
+def _numpy(dtype: str) -> str:
     return "float32" if dtype == "bfloat16" else dtype
 
 
-def _flat(out: Any) -> list[np.ndarray]:
+def _flat(out: tvm.runtime.Object) -> list[np.ndarray]:
     if hasattr(out, "numpy"):
         return [out.numpy()]
     return [a for part in out for a in _flat(part)]

@@ -6,12 +6,16 @@ import difflib
 import json
 import os
 import re
-from typing import Any
+from typing import TYPE_CHECKING
 
 import psutil
 from tt_spec import nearest
+from tt_spec.serial import JsonObject
 
 from tt_core.errors import TargetError
+
+if TYPE_CHECKING:
+    from tvm.target import Target
 
 __all__ = ["cores", "device_fingerprint", "use_all_cores", "resolve", "runnable", "threads_of"]
 
@@ -61,7 +65,7 @@ def use_all_cores(count: int | None = None) -> None:
     os.environ.setdefault("TVM_NUM_THREADS", str(count or cores()))
 
 
-def resolve(target: Any = "native") -> Any:
+def resolve(target: str | JsonObject | Target = "native") -> Target:
     """A TVM target from "native", a kind ("cuda"), a tag, a JSON text, a dict or a TVM target.
 
     "native" names this CPU, switches off the features that its model has and this machine has not (virtual
@@ -97,12 +101,12 @@ def resolve(target: Any = "native") -> Any:
     return found
 
 
-def threads_of(target: Any) -> int:
+def threads_of(target: Target) -> int:
     """How many threads a program of this target runs on."""
     return int(target.attrs.get("num-cores", cores()))
 
 
-def runnable(target: Any) -> str | None:
+def runnable(target: Target) -> str | None:
     """None if programs for the target run on this machine, else why not."""
     import tvm
 
@@ -125,23 +129,23 @@ def runnable(target: Any) -> str | None:
     return f"no {kind} device was found on this machine"
 
 
-def device_fingerprint(target: Any) -> str:
+def device_fingerprint(target: Target) -> str:
     """What must be equal for two measurements to be comparable: CPU (or device) model and cores."""
     name = str(target.attrs.get("mcpu", "")) or str(target.kind.name)
     return f"{name}/{_cpu_model()}/{target.attrs.get('num-cores', cores())} cores"
 
 
-def _native() -> dict[str, Any]:
+def _native() -> JsonObject:
     import tvm
 
     cpu = tvm.target.codegen.llvm_get_system_cpu()
-    config: dict[str, Any] = {"kind": "llvm", "mcpu": cpu, "num-cores": cores()}
+    config: JsonObject = {"kind": "llvm", "mcpu": cpu, "num-cores": cores()}
     if missing := _missing_features(tvm.target.Target(config)):
         config["mattr"] = [f"-{name}" for name in missing]
     return config
 
 
-def _missing_features(target: Any) -> list[str]:
+def _missing_features(target: Target) -> list[str]:
     """Features whose code the target allows and which would kill a program on this CPU."""
     from tvm.target import codegen
 
@@ -152,7 +156,7 @@ def _missing_features(target: Any) -> list[str]:
     return sorted(name for name, flag in _FEATURES.items() if name in has and flag not in flags)
 
 
-def _check_cpu(target: Any) -> None:
+def _check_cpu(target: Target) -> None:
     """What LLVM does not refuse: for an unknown CPU it builds generic code, on an unknown triple it crashes."""
     from tvm.target import codegen
 
@@ -170,7 +174,7 @@ def _check_cpu(target: Any) -> None:
         raise TargetError(f"LLVM knows no CPU {cpu!r} for this target{nearest(cpu, known)}")
 
 
-def _from_text(text: str) -> dict[str, Any]:
+def _from_text(text: str) -> JsonObject:
     """`llvm -mcpu=skylake -num-cores=4`, the older way to write it, or a tag such as `nvidia/geforce-rtx-3090`."""
     from tvm.target import Target
 
@@ -182,7 +186,7 @@ def _from_text(text: str) -> dict[str, Any]:
             return dict(json.loads(str(Target(text))))
         except Exception as e:
             raise TargetError(_unknown(text)) from e
-    config: dict[str, Any] = dict(_CUDA) if words[0] == "cuda" else {"kind": words[0]}
+    config: JsonObject = dict(_CUDA) if words[0] == "cuda" else {"kind": words[0]}
     for word in words[1:]:
         name, equals, value = word.lstrip("-").partition("=")
         if not word.startswith("-") or not equals:

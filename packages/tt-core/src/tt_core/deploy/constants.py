@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tvm
 from tvm import relax
 
+if TYPE_CHECKING:
+    from tt_core.compiler.backend import Repacked
+
 __all__ = ["repack_constants"]
 
 
-def repack_constants(mod: tvm.IRModule, repacked: Mapping[str, tuple[Any, Any]]) -> tvm.IRModule:
+def repack_constants(mod: tvm.IRModule, repacked: Mapping[str, tuple[tvm.tirx.PrimFunc, Repacked]]) -> tvm.IRModule:
     """Replace some functions, and remake a constant argument of the calls to each.
 
     Args:
@@ -28,7 +31,7 @@ def repack_constants(mod: tvm.IRModule, repacked: Mapping[str, tuple[Any, Any]])
 
 @relax.expr_functor.mutator
 class _Constants(relax.PyExprMutator):
-    def __init__(self, mod: tvm.IRModule, repacked: Mapping[str, tuple[Any, Any]]) -> None:
+    def __init__(self, mod: tvm.IRModule, repacked: Mapping[str, tuple[tvm.tirx.PrimFunc, Repacked]]) -> None:
         super().__init__(mod)
         # a function whose parameters changed needs a variable of its own: the old one keeps the old type
         self._calls = {name: (self.builder_.add_func(func, name), how) for name, (func, how) in repacked.items()}

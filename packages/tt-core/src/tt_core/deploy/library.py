@@ -8,11 +8,12 @@ import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tvm
 from tt_spec import Plugins, summary
+from tt_spec.serial import JsonObject
 from tvm import relax
 
 from tt_core.compiler.arrays import compare, difference
@@ -21,6 +22,9 @@ from tt_core.compiler.runtime import digest, sidecar_path
 from tt_core.deploy.constants import repack_constants
 from tt_core.errors import FileError, InstallationError, ModelError, VerificationError, one_line
 from tt_core.models.model import Model
+
+if TYPE_CHECKING:
+    from tt_core.compiler.backend import Repacked
 
 __all__ = ["MODEL_TOLERANCE", "WORST_TOLERANCE", "check_writable", "compile_library", "verify", "write"]
 
@@ -31,14 +35,16 @@ WORST_TOLERANCE = 2e-2
 """What it may grow to where a peer's own two ways to compute an output differ."""
 
 
-def compile_library(lowered: Lowered, rows: Mapping[str, np.ndarray], plugins: Plugins | None = None) -> Any:
+def compile_library(
+    lowered: Lowered, rows: Mapping[str, np.ndarray], plugins: Plugins | None = None
+) -> relax.VMExecutable:
     """The model with the program of each task's row in place of the untuned one; tasks without a row stay untuned.
 
     Raises `ModelError` that names the operator which TVM cannot compile.
     """
     plugins = plugins or Plugins()
     mod = tvm.IRModule(dict(lowered.mod.functions_items()), attrs=lowered.mod.attrs)
-    repacked: dict[str, Any] = {}
+    repacked: dict[str, tuple[tvm.tirx.PrimFunc, Repacked]] = {}
     for task in lowered.tasks:
         if task.key not in rows:
             continue
@@ -113,7 +119,7 @@ def link_problem() -> str | None:
     return None
 
 
-def write(library: Any, path: Path, sidecar: dict[str, Any]) -> None:
+def write(library: relax.VMExecutable, path: Path, sidecar: JsonObject) -> None:
     """Export beside the goal and rename, so that a crash or a full disk leaves no half-written file."""
     part = _part(path)
     try:

@@ -7,11 +7,12 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from tt_spec import Measurement, Pipeline, Plugins, Task
 from tt_spec.roles import Checks, Races, RacesModels, RunsModels
+from tt_spec.serial import JsonObject
 
 from tt_core.compiler.arrays import random_array
 from tt_core.compiler.quiet import quiet
@@ -22,6 +23,7 @@ from tt_core.errors import VerificationError
 if TYPE_CHECKING:
     from tvm.relax import VMExecutable as Executable
 
+    from tt_core.models.model import Input
     from tt_core.prepared import Prepared
 
 __all__ = ["Shipment", "Shipped", "Ships", "Winners", "beats", "leaders", "race", "ship"]
@@ -148,11 +150,11 @@ class Shipment:
     ready: Prepared
     untuned: Executable
     measurer: Ships
-    about: dict[str, Any]
+    about: JsonObject
     plugins: Plugins
     say: Callable[[str], None]
 
-    def sidecar(self) -> dict[str, Any]:
+    def sidecar(self) -> JsonObject:
         """What the sidecar says whatever ships."""
         return {
             "inputs": [_input(i) for i in self.ready.model.inputs],
@@ -197,7 +199,7 @@ def ship(shipment: Shipment, winners: Winners, path: Path) -> Shipped:
     return Shipped(before_s, after_s, verified, names)
 
 
-def _tasks(ready: Prepared, winners: Winners) -> list[dict[str, Any]]:
+def _tasks(ready: Prepared, winners: Winners) -> list[JsonObject]:
     """The model's tasks as the sidecar keeps them: plain JSON."""
     listed = [
         {
@@ -211,7 +213,7 @@ def _tasks(ready: Prepared, winners: Winners) -> list[dict[str, Any]]:
     return json.loads(json.dumps(listed, default=str))
 
 
-def _input(i: Any) -> dict[str, Any]:
+def _input(i: Input) -> JsonObject:
     """An input as the sidecar keeps it; integers with the range from which random ones are drawn."""
     range_ = {"below": i.below} if np.dtype(i.dtype).kind in "iu" else {}
     return {"name": i.name, "shape": list(i.shape), "dtype": i.dtype, **range_}

@@ -22,6 +22,7 @@ from typing import Any, Literal
 import numpy as np
 import psutil
 from tt_spec import PluginError, Plugins
+from tt_spec.serial import JsonObject
 
 from tt_core.compiler.target import cores
 from tt_core.errors import InstallationError, one_line
@@ -49,7 +50,7 @@ class Check:
     status: Literal["ok", "warning", "failure"]
     found: str
     advice: str = ""
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: JsonObject = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ def lines(checks: Sequence[Check]) -> list[str]:
     return found
 
 
-def as_dict(checks: Sequence[Check]) -> dict[str, Any]:
+def as_dict(checks: Sequence[Check]) -> JsonObject:
     """What `tt doctor --json` prints; docs/doctor.md describes it."""
     return {"status": verdict(checks), "checks": [asdict(c) for c in checks]}
 
@@ -306,9 +307,9 @@ def facts() -> Facts:
     )
 
 
-def _probe() -> dict[str, Any]:
+def _probe() -> JsonObject:
     """What the probe told before it ended, however it ended."""
-    told: dict[str, Any] = {}
+    told: JsonObject = {}
     try:
         done = subprocess.run(
             [sys.executable, "-m", "tt_core.doctor.probe"], capture_output=True, timeout=PROBE_TIMEOUT_S, check=False

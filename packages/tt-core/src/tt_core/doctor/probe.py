@@ -11,9 +11,9 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
-from typing import Any
 
 from tt_spec import PluginError, Plugins
+from tt_spec.serial import JsonObject
 
 from tt_core.compiler.target import cores, use_all_cores
 from tt_core.errors import OptionError, summary
@@ -31,7 +31,7 @@ def main() -> None:
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # libraries that print must not disturb the lines
     use_all_cores()
-    parts: dict[str, Callable[[], dict[str, Any]]] = {
+    parts: dict[str, Callable[[], JsonObject]] = {
         "target": _target,
         "compiler": _compiler,
         "noise": _noise,
@@ -45,7 +45,7 @@ def main() -> None:
         print(json.dumps({name: found}), file=out, flush=True)
 
 
-def _target() -> dict[str, Any]:
+def _target() -> JsonObject:
     import tvm
 
     from tt_core.compiler.target import resolve, runnable
@@ -59,7 +59,7 @@ def _target() -> dict[str, Any]:
     }
 
 
-def _compiler() -> dict[str, Any]:
+def _compiler() -> JsonObject:
     from tvm.support import cc
 
     from tt_core.deploy.library import link_problem
@@ -67,12 +67,12 @@ def _compiler() -> dict[str, Any]:
     return {"compiler": cc.get_cc(), "problem": link_problem()}
 
 
-def _pieces() -> dict[str, Any]:
+def _pieces() -> JsonObject:
     """Pieces that cannot be imported, `missing` an extra or `failed`, and why the default `recipe` cannot be used."""
     from tt_core.recipe import resolve
 
     plugins = Plugins()
-    found: dict[str, Any] = {"missing": [], "failed": [], "recipe": None}
+    found: JsonObject = {"missing": [], "failed": [], "recipe": None}
     for role, pieces in plugins.pieces.items():
         for name, piece in pieces.items():
             try:
@@ -88,7 +88,7 @@ def _pieces() -> dict[str, Any]:
     return found
 
 
-def _noise() -> dict[str, Any]:
+def _noise() -> JsonObject:
     """Seconds of one small kernel, timed again and again as candidates are: in a worker, under the timing lock."""
     import numpy as np
     import psutil

@@ -13,6 +13,7 @@ from typing import Any, TextIO
 
 import numpy as np
 from tt_spec import Batch, Clock, Listener, Measurement, RunInfo, TaskState, WallClock
+from tt_spec.serial import JsonObject
 
 __all__ = ["FORMAT", "EventLog", "JsonLines", "folder", "strict"]
 
@@ -169,7 +170,7 @@ def strict(x: Any) -> Any:
     return str(x)
 
 
-def _state(s: TaskState) -> dict[str, Any]:
+def _state(s: TaskState) -> JsonObject:
     return {
         "trials": s.trials,
         "restored": s.restored,
@@ -180,7 +181,7 @@ def _state(s: TaskState) -> dict[str, Any]:
     }
 
 
-def _result(m: Measurement) -> dict[str, Any]:
+def _result(m: Measurement) -> JsonObject:
     """Without the knobs, which `config` names, and what the run's first line says once for all."""
     return {
         "space_key": m.space_key,

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from tt_spec import Batch, Listener, Measurement, RunInfo, Task, TaskState, VirtualClock
+from tt_spec.serial import JsonObject
 
 from tt_core.errors import FileError
 from tt_core.events import log
@@ -34,7 +35,7 @@ class Retold:
     run: RunInfo
     curve: list[tuple[float, float]] = field(default_factory=list)
     reason: str | None = None
-    result: dict[str, Any] | None = None
+    result: JsonObject | None = None
 
     @property
     def states(self) -> tuple[TaskState, ...]:
@@ -60,7 +61,7 @@ def find(run: str, history: Path) -> Path:
     return fitting[0]
 
 
-def read(path: Path) -> list[dict[str, Any]]:
+def read(path: Path) -> list[JsonObject]:
     """The events of a log, in order. A torn last line, of a run that was killed, is left out."""
     try:
         lines = path.read_bytes().split(b"\n")
@@ -89,7 +90,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def retell(
-    events: Sequence[dict[str, Any]], listeners: Sequence[Listener] = (), clock: VirtualClock | None = None
+    events: Sequence[JsonObject], listeners: Sequence[Listener] = (), clock: VirtualClock | None = None
 ) -> Retold:
     """Call the listeners' event hooks, and `note(text)`, as the run did.
 
@@ -151,18 +152,18 @@ def _number(x: float | None) -> float:
     return math.inf if x is None else x
 
 
-def _task(t: dict[str, Any]) -> Task:
+def _task(t: JsonObject) -> Task:
     return Task(t["key"], t["name"], t["op"], t["target"], (), t["flops"], t["weight"], shapes=t["shapes"])
 
 
-def _update(state: TaskState, e: dict[str, Any]) -> TaskState:
+def _update(state: TaskState, e: JsonObject) -> TaskState:
     state.trials, state.restored, state.batches = e["trials"], e["restored"], e["batches"]
     state.best_s, state.last_gain_trial = _number(e["best_s"]), e["last_gain_trial"]
     state.errors = dict(e["all_errors"])
     return state
 
 
-def _batch(e: dict[str, Any], results: Sequence[Measurement]) -> Batch:
+def _batch(e: JsonObject, results: Sequence[Measurement]) -> Batch:
     b = e["batch"]
     refused = [m.config for m in results if m.error == "invalid" and list(m.config) not in b["codes"]]
     predicted = np.array([math.nan if p is None else p for p in b["predicted"]])
@@ -173,6 +174,6 @@ def _rows(rows: Sequence[Any]) -> np.ndarray:
     return np.array([*rows], dtype=np.int64).reshape(len(rows), -1) if rows else np.zeros((0, 0), dtype=np.int64)
 
 
-def _measurement(m: dict[str, Any], task: Task, run: RunInfo) -> Measurement:
+def _measurement(m: JsonObject, task: Task, run: RunInfo) -> Measurement:
     same = {"device": run.options.get("device", ""), "versions": run.options.get("versions", {}), "run_id": run.run_id}
     return Measurement(task.key, **{**m, **same, "config": tuple(m["config"]), "seconds": tuple(m["seconds"])})

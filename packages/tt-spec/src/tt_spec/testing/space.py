@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from tt_spec.rng import draw
-from tt_spec.roles import Legalizes
 from tt_spec.space import Space
 
 __all__ = ["SpaceContract"]
@@ -74,6 +73,5 @@ class SpaceContract:
             assert how is None or how == work.repack(row), "the same row, the same form"
 
     def test_says_how_operators_are_written(self, piece: Any, operator: tuple[Any, Any]) -> None:
-        if isinstance(piece, Legalizes):
-            found = piece.legalizers(operator[1])
-            assert all(isinstance(name, str) and callable(how) for name, how in found.items()), f"got {found!r}"
+        found = piece.legalizers(operator[1])
+        assert all(isinstance(name, str) and callable(how) for name, how in found.items()), f"got {found!r}"
