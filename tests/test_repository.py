@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import shutil
 import subprocess
@@ -61,3 +62,36 @@ def test_local_links_lead_somewhere():
         if not link.startswith("http") and not (page.parent / link).exists()
     ]
     assert broken == []
+
+
+def test_every_page_is_in_the_index():
+    index = (ROOT / "docs" / "README.md").read_text()
+    assert [p.name for p in ROOT.glob("docs/*.md") if p.name != "README.md" and f"]({p.name})" not in index] == []
+
+
+README = (ROOT / "README.md").read_text()
+
+
+def test_the_readme_is_read_in_a_minute():
+    assert "pip install hatch && hatch run tt tune resnet18 --minutes 5 --out resnet18.so\nhatch run test\n" in README
+    prose = re.sub(r"\]\([^)]+\)", "]", README)
+    assert len(prose.split()) <= 450, "everything else is a page under docs/"
+    (picture,) = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", README)
+    assert (ROOT / picture).stat().st_size < 150_000
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/tuning.md"])
+def test_the_call_in_a_page_has_arguments_that_exist(page):
+    from tt_core import tune
+
+    (call,) = re.findall(r"tt_core\.tune\((.*)\)\n", (ROOT / page).read_text())
+    assert set(re.findall(r"(\w+)=", call)) <= set(inspect.signature(tune).parameters)
+
+
+def test_the_recipe_in_the_docs_is_one(tmp_path):
+    from tt_core.recipe import resolve
+
+    (text,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "recipes.md").read_text(), re.DOTALL)
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    assert resolve(str(path)).describe()["searcher"] == {"piece": "anneal", "chains": 64}
