@@ -15,13 +15,17 @@ import sys
 from pathlib import Path
 
 
-def main(model: str | None = None, minutes: str = "") -> None:
+def main(model: str, minutes: float | None) -> None:
     import tt_core
 
-    budget = {"minutes": float(minutes)} if minutes else {"trials": 8}
+    trials = 8 if minutes is None else None
     # The history makes it safe to stop: the same call again goes on from there and measures nothing twice.
-    result = tt_core.tune(model or small_model(), out="model.so", history="tt.db", say=print, **budget)
-    print(f"{result.before_s * 1e3:.3f} ms untuned, {result.after_s * 1e3:.3f} ms tuned; agrees with:", result.verified)
+    result = tt_core.tune(model, minutes=minutes, trials=trials, out="model.so", history="tt.db", say=print)
+    if result.before_s is None or result.after_s is None:
+        sys.exit("no operator has a valid program yet: give it more minutes")
+    print(
+        f"{result.before_s * 1e3:.3f} ms untuned, {result.after_s * 1e3:.3f} ms tuned; agrees with:", *result.verified
+    )
     subprocess.run([sys.executable, __file__, "--serve", "model.so"], check=True)
 
 
@@ -56,5 +60,7 @@ def small_model() -> str:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--serve"]:
         serve(sys.argv[2])
+    elif len(sys.argv) > 1:
+        main(sys.argv[1], float(sys.argv[2]) if len(sys.argv) > 2 else 5.0)
     else:
-        main(*sys.argv[1:])
+        main(small_model(), minutes=None)

@@ -59,7 +59,7 @@ def course(events: list[dict[str, Any]]) -> Course:
     shares, names = np.array(columns).T, np.array(list(best))
     order = np.argsort(-shares[:, 0], kind="stable")
     rest = shares[order[NAMED:]].sum(axis=0)
-    stopped = next(e["at"] for e in events if e["event"] == "run_stopped") - began["at"]
+    stopped = max(e["at"] for e in events if e["event"] in ("batch_measured", "run_stopped")) - began["at"]
     told = {e["event"]: e for e in events}
     named = tuple(map(str, names[order[:NAMED]]))
     return Course(
