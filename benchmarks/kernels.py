@@ -1,6 +1,6 @@
 """Heavy operators: tt's templates beside oneDNN with prepacked weights, timed in turns.
 
-    hatch run python tools/bench/kernels.py [--models resnet18,mobilenet_v2,bert-tiny] [--ops OP ...]
+    hatch run python benchmarks/kernels.py [--models resnet18,mobilenet_v2,bert-tiny] [--ops OP ...]
 
 For each operator tt measures `--trials` candidates from a cold start; its best and oneDNN (through torch, which must be
 installed; blocked or channels-last input, whichever it is faster with) are then timed in turns, two threads each, each

@@ -1,13 +1,13 @@
 """What Chameleon's two halves gain here: figures 6 and 7, tables 2 and 3 of Ahn et al. (2020), and synthetic spaces.
 
-    hatch run python tools/bench/chameleon.py --recordings recordings --out chameleon
-    hatch run python tools/bench/chameleon.py --recordings recordings --out chameleon --part live
+    hatch run python studies/chameleon/study.py --recordings recordings --out chameleon
+    hatch run python studies/chameleon/study.py --recordings recordings --out chameleon --part live
 
 Parts: `synthetic` (PPO beside annealing and random search where the optimum is known), `replay` (recipe autotvm and the
 four ablations of recipe chameleon on recorded operators: measurements and time to autotvm's final quality), `clusters`
 (steps until a search settles, clusters per batch, how much run times differ inside a cluster) and `live` (as replay, on
 three layers measured now: keep the machine quiet). Without `--part` all but `live`. Stop it at any time: the same
-command goes on, and prints the tables of all that is there. What `replay` needs: `tools/bench/recordings.py`.
+command goes on, and prints the tables of all that is there. What `replay` needs: `benchmarks/recordings.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Whether replay tells the truth: the same recipes live and replayed, on the same rows of recorded sub-spaces.
 
-    hatch run python tools/bench/truth.py --recordings recordings [--recipes autotvm,adatune] [--out truth]
+    hatch run python studies/replay/study.py --recordings recordings [--recipes autotvm,adatune] [--out truth]
 
 Each recipe tunes each task with each seed twice, by `tt bench` and `tt bench --live`: about `trials` / 5 seconds a live
 run, one after the other. Printed are the seconds to 95 % of the best known and of the whole run, medians over seeds;

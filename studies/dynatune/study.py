@@ -1,9 +1,9 @@
 """Schedulers compared: ResNet-18, SqueezeNet and a transformer encoder in replay, two of them live.
 
-    hatch run python tools/bench/dynatune.py record [--out dynatune]   # once, on a quiet machine: 22 minutes
-    hatch run python tools/bench/dynatune.py replay [--out dynatune]   # 15 seeds: 3 minutes, and 20 for the tapes
-    hatch run python tools/bench/dynatune.py live [--out dynatune]     # two models, three schedulers: 13 minutes
-    hatch run python tools/bench/dynatune.py show [--out dynatune]     # tables and pictures of what there is
+    hatch run python studies/dynatune/study.py record [--out dynatune]   # once, on a quiet machine: 22 minutes
+    hatch run python studies/dynatune/study.py replay [--out dynatune]   # 15 seeds: 3 minutes, and 20 for the tapes
+    hatch run python studies/dynatune/study.py live [--out dynatune]     # two models, three schedulers: 13 minutes
+    hatch run python studies/dynatune/study.py show [--out dynatune]     # tables and pictures of what there is
 
 Each goes on where it was stopped. `record` measures every row of a sub-space of each convolution and matrix product
 (`tt record`), and the device's peak. `replay` tunes every operator alone, once per seed, with the pieces of recipe

@@ -1,8 +1,8 @@
 """AdaTune (Li et al. 2020) measured: evaluators, the ablation of section 5.3, fixed epsilons, uncertainties, RF and GP.
 
-    hatch run python tools/bench/adatune.py [--recordings recordings] [--out adatune-bench] [--only replay]
+    hatch run python studies/adatune/study.py [--recordings recordings] [--out adatune-bench] [--only replay]
 
-In replay, on the template recordings of tools/bench/recordings.py: what each evaluator costs and what it finds, how
+In replay, on the template recordings of benchmarks/recordings.py: what each evaluator costs and what it finds, how
 often racing stops the eventual best, and recipes with 15 seeds. Live, on a quiet machine: three operators
 (`--only operators`) and two models (`--only models`). Stop it at any time; the same command goes on. The tables are
 written to OUT/tables.md.

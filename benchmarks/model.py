@@ -1,8 +1,8 @@
 """MetaSchedule and tt on one model: the same minutes, then the same trials; both latencies, side by side.
 
-    hatch run python tools/bench/model.py resnet18 [--minutes 5] [--trials 600] [--shape x=1,3,320,320]
+    hatch run python benchmarks/model.py resnet18 [--minutes 5] [--trials 600] [--shape x=1,3,320,320]
 
-MetaSchedule has the threads of all physical cores and its slow import taken out (tools/bench/peer), so that it is a
+MetaSchedule has the threads of all physical cores and its slow import taken out (benchmarks/peer), so that it is a
 fair peer, and as long as tt took in all, start-up, verification and compilation included. Latencies come from both
 deployed files timed in turns in one process.
 """

@@ -1,6 +1,6 @@
 """Whole models: tt's file, onnxruntime and OpenVINO, timed in turns in one process, two threads each.
 
-    hatch run python tools/bench/rivals.py resnet18 mobilenet_v2 squeezenet1_1 detector [--minutes 10]
+    hatch run python benchmarks/rivals.py resnet18 mobilenet_v2 squeezenet1_1 detector [--minutes 10]
 
 tt tunes each model from a cold start for `--minutes`, unless `--library MODEL=FILE` gives a file it wrote before.
 Prints the median and the minimum of each, and tt over the better rival; then where tt's time goes: what each operator

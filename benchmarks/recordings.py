@@ -1,6 +1,6 @@
 """The recorded set: six convolutions of ResNet-18, four of MobileNet-V2, four matrix products of a transformer encoder.
 
-    hatch run python tools/bench/recordings.py [--out recordings] [--only conv2d] [--estimate]
+    hatch run python benchmarks/recordings.py [--out recordings] [--only conv2d] [--estimate]
 
 Each operator is recorded twice by `tt record`: every row of an enumerated sub-space of its templates, and a sample of
 its sketches. Stop it at any time; the same command goes on. First it prints how long the rest will take, at the pace of

@@ -1,6 +1,6 @@
 """The same candidates through stock MetaSchedule's builder and runner and through tt's engine, in one run.
 
-    hatch run python tools/bench/engine.py [--op op:conv2d:1,64,56,64,3,1,1] [--batches 2]
+    hatch run python benchmarks/engine.py [--op op:conv2d:1,64,56,64,3,1,1] [--batches 2]
 
 Prints seconds, candidates timed, ratios, and how far the two, and stock with itself, agree on which candidates are
 fast. All use the threads of all physical cores. "as shipped" may time out on every build: what it finishes in its own
