@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from tt_spec import Measurement, Plugins, StoreError
 
-from tt_bench import t4
+from tt_bench import atomic, t4
 from tt_bench.errors import BenchError
 from tt_bench.recording import Pace, Recorded, Recording
 
@@ -46,12 +46,7 @@ def write_t4(recording: Recording, path: Path) -> None:
     """Write T4 JSON, compressed if the name ends in .gz; the same recording gives the same bytes."""
     text = json.dumps(t4.write(recording, FORMAT), separators=(",", ":"), allow_nan=False)
     data = gzip.compress(text.encode(), mtime=0) if path.suffix == ".gz" else text.encode()
-    part = path.with_name(path.name + ".part")
-    try:
-        part.write_bytes(data)
-        part.replace(path)
-    except OSError as e:
-        raise BenchError(f"{path}: {e.strerror or e}; every measurement is kept in the history beside it") from e
+    atomic.write(path, data, "every measurement is kept in the history beside it")
 
 
 def read_history(path: Path, store: Any = None) -> Recording:
