@@ -1,4 +1,4 @@
-"""Mistakes that users can mend."""
+"""Mistakes that users can fix."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def read_history(path: Path, store: Any = None) -> Recording:
 
 
 class StatementTable:
-    """Statement features in a table of their own in the history file; tt-history leaves it alone.
+    """Statement features in a table of their own in the history file; tt-history does not touch it.
 
     Args:
         path: Of the SQLite file.
@@ -104,7 +104,7 @@ class StatementTable:
                 )
                 db.executemany("INSERT OR REPLACE INTO tt_bench_statements VALUES (?, ?, ?, ?)", rows)
         except sqlite3.Error as e:
-            raise BenchError(f"{self.path}: {e}; every measurement is kept: free some space and repeat") from e
+            raise BenchError(f"{self.path}: {e}; every measurement is kept: free some space, then go on") from e
 
     def read(self, task_key: str, space_key: str) -> dict[tuple[int, ...], np.ndarray]:
         """`(s, 164)` float32 by row."""
