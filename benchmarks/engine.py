@@ -19,8 +19,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-
-PEER = Path(__file__).parent / "peer"
+from stock import environment
 
 
 def main() -> None:
@@ -104,11 +103,8 @@ def _ours(task, rows, n):
 
 
 def _run_stock(job: Path, out: Path, fair: bool):
-    env = dict(os.environ)
-    if fair:
-        env["PYTHONPATH"] = os.pathsep.join([str(PEER), *filter(None, [env.get("PYTHONPATH")])])
     command = [sys.executable, __file__, "--stock", str(job), str(out)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    done = subprocess.run(command, env=environment() if fair else None, capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"stock MetaSchedule failed:\n{done.stderr[-3000:]}")
     result = json.loads(out.read_text())
