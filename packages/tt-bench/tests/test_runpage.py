@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -149,7 +151,7 @@ def test_a_run_that_was_killed_is_drawn(history, host, tmp_path):
     assert "the run was killed or goes on" in (tmp_path / "page.html").read_text()
     edited = tmp_path / "edited.jsonl"
     edited.write_text(lines[0] + lines[1].replace('"results"', '"result"') + "".join(lines[2:]))
-    with pytest.raises(BenchError, match="lacks or spoils 'results'"):
+    with pytest.raises(BenchError, match=r"incomplete or damaged \('results'\)"):
         runpage.listen(host, str(edited), Path("tt.db"))
 
 
@@ -179,3 +181,11 @@ def test_expected_and_realised_gains_are_drawn_together():
     assert "<td>conv</td><td>6</td><td>96</td><td>10</td><td>5</td>" in page
     assert "6 slots (5 ucb, 1 warm-up); choosing took 0.50 s, 1.0% of the run." in page
     assert "2 predictions fell back to the least-squares fit: 2 times acceptance was 0.05" in page
+
+
+def test_the_page_of_one_run_needs_no_comparison():
+    source = "import sys, tt_bench.runpage; print(*(m for m in sys.modules if m.startswith('tt_bench.')))"
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert "tt_bench.markup" in loaded
+    assert not loaded & {f"tt_bench.{m}" for m in ("compare", "page", "charts", "stats", "runs", "score")}

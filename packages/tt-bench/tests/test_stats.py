@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tt_bench.compare import Comparison
 from tt_bench.runs import Run
-from tt_bench.stats import area, final, holm, interval, paired, quality, time_to
+from tt_bench.stats import area, final, geometric_interval, geometric_mean, holm, interval, paired, quality, time_to
 
 
 def run(true, t=None):
@@ -45,6 +45,31 @@ def test_an_interval_covers_as_often_as_it_says():
         _, low, high = interval(rng.lognormal(size=25), rng, draws=300)
         hit += low <= 1.0 <= high
     assert 0.90 <= hit / 300 <= 0.99
+
+
+def test_geometric_means():
+    assert geometric_mean([1.0, 4.0]) == pytest.approx(2.0)
+    assert geometric_mean([2.0, 0.0]) == 0.0 and geometric_mean([2.0, math.inf]) == math.inf
+    assert math.isnan(geometric_mean([])) and all(map(math.isnan, geometric_interval([], np.random.default_rng(0))))
+
+
+@given(st.lists(st.floats(0.1, 100), min_size=1, max_size=20))
+def test_a_geometric_interval_turns_with_its_ratios(ratios):
+    """Of b / a it is the reciprocal of that of a / b."""
+    mid, low, high = geometric_interval(ratios, np.random.default_rng(0), draws=200)
+    assert mid == pytest.approx(geometric_mean(ratios))
+    assert min(ratios) <= low * (1 + 1e-9) and high <= max(ratios) * (1 + 1e-9)
+    turned = geometric_interval([1 / r for r in ratios], np.random.default_rng(0), draws=200)
+    assert turned == pytest.approx((1 / mid, 1 / high, 1 / low))
+
+
+def test_a_geometric_interval_covers_as_often_as_it_says():
+    rng = np.random.default_rng(1)
+    hit = 0
+    for _ in range(300):
+        _, low, high = geometric_interval(rng.lognormal(size=25), rng, draws=300)
+        hit += low <= 1.0 <= high
+    assert 0.88 <= hit / 300 <= 0.98
 
 
 def test_holm_corrects_step_by_step():

@@ -28,7 +28,7 @@ def record(
     runs: Annotated[int, typer.Option(min=1, help="Single timings of each candidate")] = 20,
     long_rows: Annotated[int, typer.Option(min=0, help="Rows of each task in long series, beside the 32 fastest")] = 50,
     long_runs: Annotated[int, typer.Option(min=1, help="Timings of a long series")] = 500,
-    seed: Annotated[int, typer.Option(help="Of which random candidates are drawn")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the random candidates")] = 0,
 ) -> None:
     """Measure a model's candidates once; the same command again goes on where it was stopped."""
     from tt_bench.record import record as run
@@ -54,7 +54,7 @@ def record(
         stopped = halt()
     for t in found.about()["tasks"]:
         best = f"best {t['best_s'] * 1e6:.1f} us" if t["best_s"] else "none works"
-        part = "not yet all of its sub-space" if t["enumerated"] else "a sample"
+        part = "part of its sub-space" if t["enumerated"] else "a sample"
         what = "every row of its sub-space" if t["complete"] else part
         again = "" if t["repeat"] is None else f"; timed again, nine of ten differ by at most {t['repeat']:.0%}"
         print(f"{t['name']}: {t['rows']} rows ({what}), {t['failed']} failed, {best}{again}")
@@ -82,9 +82,9 @@ def bench(
     whole: Annotated[bool, typer.Option(help="Tune a recording's tasks together, to compare schedulers")] = False,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each recipe on each unit")] = 15,
     trials: Annotated[int, typer.Option(min=1, help="Measured rows of a run")] = 300,
-    set: Annotated[list[str] | None, typer.Option("--set", help="Override every recipe, as in tt tune")] = None,
+    sets: Annotated[list[str] | None, typer.Option("--set", help="Override every recipe, as in tt tune")] = None,
     unrecorded: Annotated[
-        str | None, typer.Option(help="What becomes of rows that an incomplete recording lacks: nearest or refuse")
+        str | None, typer.Option(help="What happens to rows that an incomplete recording lacks: nearest or refuse")
     ] = None,
     live: Annotated[bool, typer.Option(help="Measure the recorded rows here instead of replaying them")] = False,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes; else one per core")] = None,
@@ -106,7 +106,7 @@ def bench(
         chosen,
         compared,
         out,
-        sets=set or [],
+        sets=sets or [],
         seeds=seeds,
         trials=trials,
         unrecorded=unrecorded,  # type: ignore[arg-type]
@@ -129,19 +129,21 @@ def report(
     ] = None,
 ) -> None:
     """Draw a tuning run, or a comparison of tt bench, as one page that opens offline."""
-    from tt_bench import compare, page, runpage
-
     if out is not None and out.suffix != ".html":  # a slip must not cost a history
         raise typer.BadParameter(f"--out {out} must end with .html")
     if Path(run, "bench.json").is_file():
         if out is not None:
             raise typer.BadParameter(f"--out {out}: the page of a comparison lies in its folder, {run}/bench.html")
+        from tt_bench import compare, page
+
         page.publish(compare.read(Path(run)), print)
         return
     if run and Path(run).is_dir():
-        raise BenchError(f"{run} is a folder without bench.json: give a history, a run or what tt bench --out wrote")
+        raise BenchError(f"{run} is a folder without bench.json: give a history, a run or a folder of tt bench")
     if Path(run).suffix == ".db":
         run, history = "", Path(run)
+    from tt_bench import runpage
+
     out = out or Path("report.html")
     runpage.write(runpage.listen(ctx.obj, run, history), history, out)
     print(f"written to {out}")

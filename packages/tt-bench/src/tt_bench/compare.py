@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import multiprocessing
 import os
 import threading
@@ -16,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from tt_bench.atomic import read_json, write_json
 from tt_bench.errors import BenchError
 from tt_bench.files import load
 from tt_bench.recording import Recorded
@@ -136,11 +136,11 @@ def compare(
             missing = [(r, u) for r, u in todo if not _table(out, r, u).exists()]
             jobs_ = [_Job(host, u, r, tuple(sets), 0, trials, None, settings["unrecorded"], False) for r, u in missing]
             for n, (job, got) in enumerate(_all(pool, jobs_), 1):
-                _write(_table(out, job.recipe, job.unit), dataclasses.asdict(Thoughts.of(got.thought)))
+                write_json(_table(out, job.recipe, job.unit), dataclasses.asdict(Thoughts.of(got.thought)))
                 say(f"thinking of {job.recipe} on {job.unit.name} is known, {n} of {len(jobs_)}")
         jobs_ = []
         for r, u in todo:
-            thoughts = None if live else Thoughts(**{k: tuple(v) for k, v in _json(_table(out, r, u)).items()})
+            thoughts = None if live else Thoughts(**{k: tuple(v) for k, v in read_json(_table(out, r, u)).items()})
             jobs_ += [
                 _Job(host, u, r, tuple(sets), s, trials, thoughts, settings["unrecorded"], live)
                 for s in range(seeds)
@@ -149,8 +149,8 @@ def compare(
         for n, (job, got) in enumerate(_all(pool, jobs_), 1):
             path = _file(out, job.recipe, job.unit.name, job.seed)
             real = {"thinking_s": sum(m + s for _, m, s in got.thought)}
-            _write(path.with_suffix(".real.json"), real)
-            _write(path, {k: v for k, v in vars(got).items() if k != "thought"})
+            write_json(path.with_suffix(".real.json"), real)
+            write_json(path, {k: v for k, v in vars(got).items() if k != "thought"})
             say(f"{job.recipe} on {job.unit.name}, seed {job.seed}: {len(got.t)} trials, {n} of {len(jobs_)} runs")
     return read(out)
 
@@ -159,7 +159,7 @@ def read(out: Path) -> Comparison:
     """A comparison from its folder; runs that are missing are left out."""
     if not (out / "bench.json").is_file():
         raise BenchError(f"{out} holds no comparison (bench.json): tt bench --out {out} makes one")
-    settings = _json(out / "bench.json")
+    settings = read_json(out / "bench.json")
     if settings.get("format") != FORMAT:
         raise BenchError(f"{out}: a comparison of format {settings.get('format')}, this tt-bench reads {FORMAT}")
     runs, real = {}, {}
@@ -168,8 +168,8 @@ def read(out: Path) -> Comparison:
             for s in range(settings["seeds"]):
                 path = _file(out, r, u["name"], s)
                 if path.is_file():
-                    runs[r, u["name"], s] = Run(**_json(path))
-                    real[r, u["name"], s] = _json(path.with_suffix(".real.json"))["thinking_s"]
+                    runs[r, u["name"], s] = Run(**read_json(path))
+                    real[r, u["name"], s] = read_json(path.with_suffix(".real.json"))["thinking_s"]
     best = {u["name"]: u["best_s"] for u in settings["units"]}
     return Comparison(settings, runs, real, best, out)
 
@@ -276,7 +276,7 @@ def _begin(out: Path, settings: dict[str, Any]) -> None:
     """Keep the settings; a folder with other ones is refused, except that seeds, recipes and units may be added."""
     path = out / "bench.json"
     if path.exists():
-        old = _json(path)
+        old = read_json(path)
         fixed = ("format", "trials", "unrecorded", "live")
         differ = [k for k in fixed if old.get(k) != settings[k]]
         for name, recipe in settings["recipes"].items():
@@ -287,7 +287,7 @@ def _begin(out: Path, settings: dict[str, Any]) -> None:
             raise BenchError(f"{out} holds a comparison that differs in {', '.join(differ)}: choose another --out")
     try:
         (out / "runs").mkdir(parents=True, exist_ok=True)
-        _write(path, settings)
+        write_json(path, settings)
     except OSError as e:
         raise BenchError(f"{out}: {e.strerror or e}") from e
 
@@ -302,21 +302,3 @@ def _file(out: Path, recipe: str, unit: str, seed: int) -> Path:
 
 def _table(out: Path, recipe: str, unit: Unit) -> Path:
     return out / "thinking" / f"{_slug(recipe)}--{_slug(unit.name)}.json"
-
-
-def _json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError) as e:
-        raise BenchError(f"{path}: {e}; delete it and run tt bench again") from e
-
-
-def _write(path: Path, data: Any) -> None:
-    """All or nothing: a kill leaves no half file."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(path.name + ".part")
-        part.write_text(json.dumps(data, separators=(",", ":"), allow_nan=False))
-        part.replace(path)
-    except OSError as e:
-        raise BenchError(f"{path}: {e.strerror or e}; runs that are finished are kept") from e

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from tt_spec import Measurement, Plugins, StoreError
 
-from tt_bench import t4
+from tt_bench import atomic, t4
 from tt_bench.errors import BenchError
 from tt_bench.recording import Pace, Recorded, Recording
 
@@ -46,12 +46,7 @@ def write_t4(recording: Recording, path: Path) -> None:
     """Write T4 JSON, compressed if the name ends in .gz; the same recording gives the same bytes."""
     text = json.dumps(t4.write(recording, FORMAT), separators=(",", ":"), allow_nan=False)
     data = gzip.compress(text.encode(), mtime=0) if path.suffix == ".gz" else text.encode()
-    part = path.with_name(path.name + ".part")
-    try:
-        part.write_bytes(data)
-        part.replace(path)
-    except OSError as e:
-        raise BenchError(f"{path}: {e.strerror or e}; every measurement is kept in the history beside it") from e
+    atomic.write(path, data, "every measurement is kept in the history beside it")
 
 
 def read_history(path: Path, store: Any = None) -> Recording:
@@ -86,7 +81,7 @@ def read_history(path: Path, store: Any = None) -> Recording:
 
 
 class StatementTable:
-    """Statement features in a table of their own in the history file; tt-history leaves it alone.
+    """Statement features in a table of their own in the history file; tt-history does not touch it.
 
     Args:
         path: Of the SQLite file.
@@ -109,7 +104,7 @@ class StatementTable:
                 )
                 db.executemany("INSERT OR REPLACE INTO tt_bench_statements VALUES (?, ?, ?, ?)", rows)
         except sqlite3.Error as e:
-            raise BenchError(f"{self.path}: {e}; every measurement is kept: free some space and repeat") from e
+            raise BenchError(f"{self.path}: {e}; every measurement is kept: free some space, then go on") from e
 
     def read(self, task_key: str, space_key: str) -> dict[tuple[int, ...], np.ndarray]:
         """`(s, 164)` float32 by row."""

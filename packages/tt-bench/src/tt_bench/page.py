@@ -11,26 +11,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-
-from tt_bench import pictures, stats
+from tt_bench import charts, pictures, stats, tables
 from tt_bench.compare import Comparison
 from tt_bench.errors import BenchError
+from tt_bench.markup import document, section, table
 from tt_bench.score import Scores, scores
 
-__all__ = ["document", "publish", "section", "table"]
-
-STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 1180px; margin: 2rem auto; padding: 0 1rem; color: #222; }
-h1 { font-size: 1.5rem; margin-bottom: .2rem } h2 { font-size: 1.1rem; margin: 2rem 0 .4rem }
-p.note { color: #555; margin: .2rem 0 .8rem; max-width: 60rem } svg { max-width: 100%; height: auto }
-.wide { overflow-x: auto } table { border-collapse: collapse; font-size: .86rem }
-th, td { padding: .25rem .7rem; text-align: right; border-bottom: 1px solid #e4e4e4; white-space: nowrap }
-th:first-child, td:first-child, td.text, th.text { text-align: left } td.text { white-space: normal }
-th { border-bottom: 2px solid #bbb } td.best { font-weight: 600 }
-"""
+__all__ = ["publish"]
 
 
 def publish(done: Comparison, say: Callable[[str], None]) -> Path:
@@ -65,7 +52,7 @@ def _page(done: Comparison, found: Sequence[stats.Summary], pairs: Sequence[stat
         " Brackets are 95 % bootstrap intervals over seeds.</p>",
     ]
     if scored.by_recipe:
-        picture = pictures.scores(scored.by_recipe, done.recipes)
+        picture = charts.scores(scored.by_recipe, done.recipes)
         note = (
             "Willemsen et al. 2024, by autotuning_methodology: how far the curve over time lies between random search,"
             " calculated from the space, and the optimum, up to where random search has found 95 %. As defined there,"
@@ -76,9 +63,9 @@ def _page(done: Comparison, found: Sequence[stats.Summary], pairs: Sequence[stat
         parts.append(f'<p class="note">Not scored: {html.escape(unit)} ({html.escape(why)}).</p>')
     for over in ("seconds", "trials"):
         note = "Median over seeds; the band holds the middle half of them."
-        parts.append(_figure(done, pictures.convergence(done, over), f"curves-{over}", f"Over {over}", note))
+        parts.append(_figure(done, charts.convergence(done, over), f"curves-{over}", f"Over {over}", note))
     note = "Programs: rows read back and statements extracted. Means over units of the seeds' medians."
-    parts.append(_figure(done, pictures.split(found, done.recipes), "split", "Where the time goes", note))
+    parts.append(_figure(done, charts.split(found, done.recipes), "split", "Where the time goes", note))
     parts.append(section("Figures", table(_HEAD, [_cells(f) for f in found])))
     if pairs:
         note = (
@@ -129,30 +116,6 @@ def _figure(done: Comparison, picture: Any, name: str, title: str, note: str) ->
     return section(title, f'<div class="wide">{pictures.svg(picture, name)}</div>', note)
 
 
-def section(title: str, body: str, note: str = "") -> str:
-    """A heading with what stands under it."""
-    remark = f'<p class="note">{html.escape(note)}</p>' if note else ""
-    return f"<section><h2>{html.escape(title)}</h2>{remark}{body}</section>"
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]], text: Sequence[int] = ()) -> str:
-    """An HTML table of escaped cells; columns in `text` hold prose."""
-
-    def cells(row: Sequence[str], tag: str) -> str:
-        return "".join(
-            f"<{tag}{' class=text' if i in text else ''}>{html.escape(str(c))}</{tag}>" for i, c in enumerate(row)
-        )
-
-    body = "".join(f"<tr>{cells(r, 'td')}</tr>" for r in rows)
-    return f'<div class="wide"><table><thead><tr>{cells(head, "th")}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-def document(title: str, parts: Sequence[str]) -> str:
-    """A whole page with everything in it."""
-    head = f'<meta charset="utf-8"><title>{html.escape(title)}</title><style>{STYLE}</style>'
-    return f'<!doctype html><html lang="en"><head>{head}</head><body>{"".join(parts)}</body></html>'
-
-
 def _flat(p: stats.Paired) -> dict[str, Any]:
     data = asdict(p)
     ratio = data.pop("ratio")
@@ -168,26 +131,17 @@ def _csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _show(found: Sequence[stats.Summary], pairs: Sequence[stats.Paired], scored: Scores) -> None:
-    console = Console()
     brief = [
         (s.unit, s.recipe, _three(s.area, "{:.3f}"), _three(s.to[0.95], "{:.3g} s"), _three(s.final, "{:.3f}"))
         for s in found
     ]
-    for head, rows in (
-        (("unit", "recipe", "area", "to 95 %", "final"), brief),
-        (_PAIRS, [_pair_cells(p) for p in pairs]),
-    ):
-        shown = Table()
-        for i, name in enumerate(head):
-            shown.add_column(name, justify="left" if i < 2 else "right", overflow="fold")
-        for row in rows:
-            shown.add_row(*map(escape, row))
-        if rows:
-            console.print(shown)
+    tables.show(("unit", "recipe", "area", "to 95 %", "final"), brief)
+    if pairs:
+        tables.show(_PAIRS, [_pair_cells(p) for p in pairs], text=3)
     for recipe, (score, low, high) in scored.by_recipe.items():
-        console.print(f"score of {recipe}: {score:.2f} [{low:.2f}, {high:.2f}]", markup=False)
+        print(f"score of {recipe}: {score:.2f} [{low:.2f}, {high:.2f}]")
     for unit, why in scored.left_out.items():
-        console.print(f"not scored: {unit} ({why})", markup=False)
+        print(f"not scored: {unit} ({why})")
     lacking = max((f.lacking for f in found), default=0.0)
     if lacking:
-        console.print(f"up to {lacking:.1%} of the rows asked for are not in the recordings")
+        print(f"up to {lacking:.1%} of the rows asked for are not in the recordings")

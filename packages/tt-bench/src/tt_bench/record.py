@@ -30,7 +30,7 @@ everybody is judged by."""
 
 @dataclass(frozen=True)
 class Plan:
-    """What to record of one task.
+    """The rows to record of one task.
 
     Args:
         task: With the space that is measured.
@@ -171,7 +171,7 @@ class Recorder:
         return found
 
     def _plan(self, task: Task, candidates: int | None, most: int, seed: int, pool: Any, runs: int) -> Plan | None:
-        """What to measure; None if the recording was stopped in the pilot, which must not decide by half."""
+        """The rows to measure; None if the recording was stopped in the pilot: half a pilot must not decide."""
         rng = rng_for(seed, task.key, "record", 0)
         if candidates is not None:
             return Plan(task, None, self._sample(pool, task, candidates, rng))
@@ -194,7 +194,7 @@ class Recorder:
 
     @staticmethod
     def _sample(pool: Any, task: Task, n: int, rng: np.random.Generator) -> np.ndarray:
-        """Up to `n` distinct canonical rows that have a program, and what was refused on the way."""
+        """Up to `n` distinct canonical rows, with a program or refused, as they were drawn."""
         found: dict[bytes, np.ndarray] = {}
         for _ in range(8):
             if len(found) >= min(n, task.space.size):
@@ -244,7 +244,7 @@ class Recorder:
         }
 
     def _measure(self, pool: Any, plan: Plan, rows: np.ndarray, runs: int, origin: str) -> None:
-        """Measure what is not yet there; each result is in the store before the next is waited for."""
+        """Measure the rows that the store lacks; each result is stored before the next is awaited."""
         task = plan.task
         have = {m.config for m in self.store.query(task.key, task.space.key) if m.error or len(m.seconds) >= runs}
         left = [r for r in rows.tolist() if tuple(r) not in have]

@@ -1,4 +1,4 @@
-"""Recorded measurements: what replay serves."""
+"""Recorded measurements, which replay serves."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ other work one in ten differed by 1.6 to 11."""
 
 @dataclass(frozen=True)
 class Pace:
-    """How fast the machine that recorded worked beside its candidates.
+    """The speed of the recording machine, apart from its candidates.
 
     Args:
         workers: Processes that built at once.
@@ -102,12 +102,12 @@ class Recorded:
 
     @cached_property
     def task(self) -> Task:
-        """What is replayed: the task with the enumerated sub-space as its only space."""
+        """The task as it is replayed: with the enumerated sub-space as its only space."""
         return self.whole if self.keep is None else dataclasses.replace(self.whole, spaces=(self.space,))
 
     @cached_property
     def space(self) -> Space:
-        """Of the rows."""
+        """The space of the rows."""
         return self.whole.space if self.keep is None else restrict(self.whole.space, self.keep)
 
     @cached_property
@@ -172,7 +172,7 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Recording:
-    """What one file holds.
+    """The content of one file.
 
     Args:
         model: As `tt record` was told.
@@ -187,7 +187,7 @@ class Recording:
     versions: dict[str, str] = field(default_factory=dict)
 
     def doubts(self) -> list[str]:
-        """Of each task on whose rows nothing can be compared, why."""
+        """A line for each task on whose rows nothing can be compared, with the reason."""
         return [
             f"{self.model}, {p.whole.name}: timed again, one row in ten differed by more than {p.pace.repeat:.0%}:"
             " other work disturbed the recording; record it again on a machine that does nothing else"
@@ -196,7 +196,7 @@ class Recording:
         ]
 
     def about(self) -> dict[str, Any]:
-        """In a few words, for tables and error messages."""
+        """The essentials, for tables and error messages."""
         return {
             "model": self.model,
             "space": self.space,

@@ -16,7 +16,7 @@ from tt_spec import Batch, Measurement, Plugins, RunInfo, StoreError, TaskState
 
 from tt_bench import pictures
 from tt_bench.errors import BenchError
-from tt_bench.page import document, section, table
+from tt_bench.markup import document, section, table
 from tt_bench.slots import Given, add, section_slots
 from tt_bench.subspace import importance
 
@@ -27,7 +27,7 @@ PANELS = 12
 
 @dataclass
 class Told:
-    """What a run's events said; a listener of the event hooks.
+    """The content of a run's events; a listener of the event hooks.
 
     Args:
         walls: Seconds of each batch from the end of the one before, by the run's clock.
@@ -73,7 +73,9 @@ def listen(host: Any, run: str, history: Path) -> Told:
     try:
         told.retold = host.retell(host.events(run, history), [told])
     except (KeyError, TypeError, ValueError, AttributeError) as e:
-        raise BenchError(f"the event log of {run or history} lacks or spoils {e}; was it edited by hand?") from e
+        raise BenchError(
+            f"the event log of {run or history} is incomplete or damaged ({e}); was it edited by hand?"
+        ) from e
     return told
 
 
@@ -153,7 +155,7 @@ def _section_convergence(told: Told, states: Sequence[TaskState]) -> str:
         ax.set_ylabel("us", fontsize=7)
         ax.set_xlabel("trials", fontsize=7)
     more = f" The {len(shown)} of {len(states)} that cost the model most." if len(states) > len(shown) else ""
-    note = f"What each trial gave, and the best so far; trials slower than six times the end are cut off.{more}"
+    note = f"The result of each trial, and the best so far; trials slower than six times the end are cut off.{more}"
     return section("Convergence", _svg(made, "convergence"), note)
 
 
@@ -248,7 +250,7 @@ def _importance(name: str, alike: Sequence[Measurement]) -> list[tuple[str, str,
 
 
 def _known(states: Sequence[TaskState], history: Path) -> dict[str, list[Measurement]]:
-    """By task, what a history holds: the latest of each row."""
+    """The measurements of a history by task, the latest of each row."""
     if not history.is_file():
         return {}
     store = Plugins().build("store", "sqlite", path=str(history))
@@ -269,11 +271,13 @@ def _section_info(told: Told) -> str:
         return ""
     made, axes = pictures.grid(len(keys), 3.6, 2.2)
     tasks = list(told.measured)
+    colours = pictures.colours(len(tasks))
     for ax, key in zip(axes, keys, strict=True):
         for i, name in enumerate(tasks):
             points = [(n, v) for t, n, v in told.info[key] if t == name]
-            colour = pictures.COLOURS[i % len(pictures.COLOURS)]
-            ax.plot([n for n, _ in points], [v for _, v in points], color=colour, linewidth=1, marker=".", markersize=3)
+            ax.plot(
+                [n for n, _ in points], [v for _, v in points], color=colours[i], linewidth=1, marker=".", markersize=3
+            )
         ax.set_title(key, fontsize=8)
         ax.tick_params(labelsize=7)
     axes[-1].set_xlabel("trials of the operator", fontsize=8)
@@ -297,7 +301,7 @@ def _section_clusters(told: Told, states: Sequence[TaskState]) -> str:
     axes[-1].set_xlabel("clusters", fontsize=8)
     rows = [(name, ", ".join(str(k) for _, _, k in told.losses[name])) for name in shown]
     note = (
-        "What candidates lose when their cluster's centroid stands for them, by number of clusters; later batches are"
+        "The loss when candidates are represented by their cluster's centroid, by number of clusters; later batches are"
     )
     body = _svg(made, "clusters") + table(("operator", "clusters of each batch"), rows, text=(1,))
     return section("Clusters", body, f"{note} darker. The dots are the numbers chosen.")

@@ -10,7 +10,7 @@ import numpy as np
 from tt_spec import Batch, TaskState
 
 from tt_bench import pictures
-from tt_bench.page import section, table
+from tt_bench.markup import section, table
 
 __all__ = ["Given", "add", "section_slots"]
 
@@ -24,8 +24,8 @@ class Given:
         ended: By the run's clock, after its last batch.
         expected_s, realised_s: How much faster the model was to become, and became; the latter None where the slot
             brought the operator's first program.
-        decided_s: What choosing took.
-        why, belief: What the scheduler said of the choice, and of how its prediction was found.
+        decided_s: Seconds that choosing took.
+        why, belief: The scheduler's words about the choice, and about how its prediction was found.
     """
 
     number: int
@@ -40,7 +40,7 @@ class Given:
 
 
 def add(slots: list[Given], state: TaskState, batch: Batch, trials: int) -> None:
-    """Gather a batch into its slot; batches without a numbered slot are left out."""
+    """Gather a batch into its slot; batches without a numbered slot are omitted."""
     about = batch.info.get("slot") or {}
     if "number" not in about:
         return

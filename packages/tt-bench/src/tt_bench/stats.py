@@ -1,4 +1,4 @@
-"""What a comparison shows, with its doubt."""
+"""The figures of a comparison, with their doubt."""
 
 from __future__ import annotations
 
@@ -13,7 +13,20 @@ import numpy as np
 from tt_bench.compare import Comparison
 from tt_bench.runs import Run
 
-__all__ = ["Paired", "Summary", "area", "final", "holm", "interval", "paired", "quality", "summaries", "time_to"]
+__all__ = [
+    "Paired",
+    "Summary",
+    "area",
+    "final",
+    "geometric_interval",
+    "geometric_mean",
+    "holm",
+    "interval",
+    "paired",
+    "quality",
+    "summaries",
+    "time_to",
+]
 
 SHARES = (0.90, 0.95, 0.99)
 
@@ -63,6 +76,24 @@ def _median(rows: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(high), (low + np.where(np.isfinite(high), high, 0.0)) / 2, high)
 
 
+def geometric_mean(ratios: Sequence[float]) -> float:
+    """Of positive ratios; 0 or inf where one of them is, NaN of none."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return float(np.exp(np.mean(np.log(ratios)))) if len(ratios) else math.nan
+
+
+def geometric_interval(
+    ratios: Sequence[float], rng: np.random.Generator, level: float = 0.95, draws: int = 4000
+) -> tuple[float, float, float]:
+    """Geometric mean of finite positive ratios with its percentile bootstrap interval; see `interval`."""
+    logs = np.log(np.asarray(ratios, dtype=np.float64))
+    if not len(logs):
+        return math.nan, math.nan, math.nan
+    means = logs[rng.integers(0, len(logs), (draws, len(logs)))].mean(axis=1)
+    low, high = np.exp(np.quantile(means, [(1 - level) / 2, (1 + level) / 2]))
+    return geometric_mean(ratios), float(low), float(high)
+
+
 @dataclass(frozen=True)
 class Summary:
     """One recipe on one unit; each figure is `(median, low, high)` over seeds, 95 %.
@@ -89,7 +120,7 @@ class Summary:
 
 
 def summaries(done: Comparison) -> list[Summary]:
-    """Of every recipe on every unit."""
+    """The summary of every recipe on every unit."""
     out = []
     for unit in done.units:
         best = done.best[unit]
@@ -141,7 +172,7 @@ FIGURES: dict[str, tuple[bool, Callable[[Run, float, int], float]]] = {
     "area": (True, area),
     "final": (True, lambda r, best, trials: final(r, best)),
 }
-"""Of each figure whether more is better."""
+"""Whether more is better, and the figure of a run, by name."""
 
 
 def paired(done: Comparison) -> list[Paired]:

@@ -1,7 +1,7 @@
-"""T4, the JSON of auto-tuning results that tuners exchange.
+"""T4, the JSON in which tuners exchange their results.
 
 Source: results-schema.json 1.0.0 of github.com/odgaard/TuningSchema (FAIR auto-tuning formats T1 and T4), which Kernel
-Tuner and KTT write and `autotuning_methodology` reads. What it has no place for stands in `metadata.tt`.
+Tuner and KTT write and `autotuning_methodology` reads. Whatever has no place there is in `metadata.tt`.
 """
 
 from __future__ import annotations
@@ -34,8 +34,12 @@ _INVALIDITY = {
 }
 
 
-def write(recording: Recording, format: int) -> dict[str, Any]:
-    """The T4 document: one result per row, tasks one after the other."""
+def write(recording: Recording, version: int) -> dict[str, Any]:
+    """The T4 document: one result per row, tasks one after the other.
+
+    Args:
+        version: Of `metadata.tt`.
+    """
     results = []
     for number, part in enumerate(recording.parts):
         for m, statements in zip(part.measured, part.statements, strict=True):
@@ -51,7 +55,7 @@ def write(recording: Recording, format: int) -> dict[str, Any]:
         for p in recording.parts
     ]
     own = {
-        "format": format,
+        "format": version,
         "model": recording.model,
         "space": recording.space,
         "device": recording.device,
@@ -87,17 +91,17 @@ def _result(number: int, m: Measurement, statements: np.ndarray | None) -> dict[
     }
 
 
-def read(data: Any, name: str, format: int) -> Recording:
+def read(data: Any, name: str, version: int) -> Recording:
     """A recording from a T4 document that `write` made. Raises `BenchError`, one line with what to do."""
     if not isinstance(data, dict) or "results" not in data or "schema_version" not in data:
-        raise BenchError(f"{name}: no T4 results (schema_version and results are missing): give what tt record wrote")
+        raise BenchError(f"{name}: no T4 results (schema_version and results are missing): give a file of tt record")
     if data["schema_version"] != VERSION:
         raise BenchError(f"{name}: T4 schema {data['schema_version']}, this tt-bench reads {VERSION}: record it again")
     own = data.get("metadata", {}).get("tt") if isinstance(data.get("metadata"), dict) else None
     if not isinstance(own, dict):
-        raise BenchError(f"{name}: T4 results of another tuner lack the spaces for replay: give what tt record wrote")
-    if own.get("format") != format:
-        raise BenchError(f"{name}: {wrong_format(own.get('format'), format)}")
+        raise BenchError(f"{name}: T4 results of another tuner lack the spaces for replay: give a file of tt record")
+    if own.get("format") != version:
+        raise BenchError(f"{name}: {wrong_format(own.get('format'), version)}")
     try:
         parts = [_part(t, number, data["results"], own, name) for number, t in enumerate(own["tasks"])]
         return Recording(own["model"], own["space"], tuple(parts), own["device"], own["versions"])
@@ -150,7 +154,7 @@ def check_space(task: Task, key: str, name: str) -> None:
 
 
 def wrong_format(found: Any, known: int) -> str:
-    """What to do with a recording of another format."""
+    """The message about a recording of another format."""
     return f"a recording of format {found}, this tt-bench reads {known}: record it again, or upgrade tt-bench"
 
 
@@ -160,5 +164,5 @@ def pack(statements: np.ndarray) -> str:
 
 
 def unpack(text: str) -> np.ndarray:
-    """What `pack` wrote."""
+    """Features from the text of `pack`."""
     return np.frombuffer(zlib.decompress(base64.b64decode(text)), dtype="<f4").reshape(-1, 164)

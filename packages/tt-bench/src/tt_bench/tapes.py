@@ -50,7 +50,7 @@ class Tape:
     Args:
         task: The operator; its space is the tape's trials.
         passed_s: Seconds that each trial took, searching included, `(n,)`.
-        seen_s: What the tuner saw, seconds `(n,)`, inf for failures.
+        seen_s: Seconds as the tuner saw them, `(n,)`, inf for failures.
         true_s: Recorded latency of the program that would ship then, times the weight, `(n,)`; inf without any.
     """
 
@@ -173,7 +173,7 @@ class Hindsight:
         return Slot(pick, trials=self.trials, gain_s=gains[pick] if np.isfinite(gains[pick]) else 0.0)
 
     def gain_s(self, i: int, trials: int) -> float:
-        """What operator `i` saves the model per slot from there on, seconds, over the best number of slots."""
+        """Seconds that operator `i` saves the model per slot from there on, over the best number of slots."""
         tape = self.tapes[i]
         ends = range(trials + self.trials, len(tape.seen_s) + self.trials, self.trials)
         now = tape.best_s(trials)

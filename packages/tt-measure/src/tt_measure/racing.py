@@ -31,7 +31,7 @@ class Racing:
     program: about twice the time where another process takes one of two cores. On 14 recordings of a machine that was
     busy beside them programs as fast as the incumbent were stopped in 40 % of the timings with slack 1, 12 % with 1.25,
     2.6 % with 2 (6.3 % on the worst recording), each with error 0.05, and the eventual best in none of 210 replays
-    (`tools/bench/adatune.py --only evaluators`). On a quiet machine 1.25 stopped 0.5 %.
+    (`studies/adatune/study.py --only evaluators`). On a quiet machine 1.25 stopped 0.5 %.
 
     Args:
         inner: Times what stays in the race: "adaptive", "fixed" (without its `slow_factor`), or an evaluator.

@@ -30,8 +30,8 @@ class ForestEI:
             over rows that a forest has not seen (three-fold cross-validation). (default: True)
         threads: (default: 1, so that timing on the same machine is not disturbed)
 
-    The defaults: in replay the four kinds of deviation end alike (docs/results/adatune.md), so what decides is whether
-    a deviation says what it should. On 14 recorded operators, 200 rows learned, the RMS error was 0.095; that of the
+    The defaults: in replay the four kinds of deviation end alike (studies/adatune), so what decides is whether a
+    deviation says what it should. On 14 recorded operators, 200 rows learned, the RMS error was 0.095; that of the
     trees' calibrated spread 0.096, and 70 % of the errors lay within it (68 % under a normal law); uncalibrated 0.083
     and 64 %. forestci's was 0.11 and 62 %, but 0 for 13 % of the rows, where EI sees no chance, and it told large
     errors from small ones less well (Spearman 0.37 against 0.53).

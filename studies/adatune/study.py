@@ -1,8 +1,8 @@
 """AdaTune (Li et al. 2020) measured: evaluators, the ablation of section 5.3, fixed epsilons, uncertainties, RF and GP.
 
-    hatch run python tools/bench/adatune.py [--recordings recordings] [--out adatune-bench] [--only replay]
+    hatch run python studies/adatune/study.py [--recordings recordings] [--out adatune-bench] [--only replay]
 
-In replay, on the template recordings of tools/bench/recordings.py: what each evaluator costs and what it finds, how
+In replay, on the template recordings of benchmarks/recordings.py: what each evaluator costs and what it finds, how
 often racing stops the eventual best, and recipes with 15 seeds. Live, on a quiet machine: three operators
 (`--only operators`) and two models (`--only models`). Stop it at any time; the same command goes on. The tables are
 written to OUT/tables.md.
@@ -12,12 +12,9 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import math
 import multiprocessing
 import os
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -25,9 +22,12 @@ from typing import Any
 
 import numpy as np
 from tt_bench import compare, stats
+from tt_bench.atomic import read_json, write, write_json
 from tt_bench.files import load
+from tt_bench.launch import program, tuned
 from tt_bench.recording import Recorded
 from tt_bench.replay import Block, Replay
+from tt_bench.variants import Variant, compare_variants
 from tt_core.host import Host
 from tt_measure import Adaptive, Fixed, Racing
 from tt_spec import Bar, VirtualClock, labels
@@ -39,21 +39,21 @@ METASCHEDULE = ("evaluator=fixed", "evaluator.number=3", "evaluator.repeat=1", "
 METASCHEDULE = (*METASCHEDULE, "evaluator.slow_factor=0")
 SA = ("searcher=anneal", "searcher.unit=spread", "searcher.temperature=0.3")
 
-RECIPES: dict[str, tuple[str, tuple[str, ...]]] = {
-    "autotvm": ("autotvm", ()),
-    "adatune": ("adatune", ()),
-    "XGB+SA+fixed": ("adatune", ("surrogate=xgb", *SA, *N500)),
-    "RFEI+SA+fixed": ("adatune", (*SA, *N500)),
-    "RFEI+CSA+fixed": ("adatune", N500),
-    "RFEI+CSA+MetaSchedule's": ("adatune", METASCHEDULE),
-    "RFEI+CSA+racing": ("adatune", ("evaluator=racing",)),
-    **{f"epsilon={e}": ("adatune", (*SA, f"searcher.random_share={e}")) for e in (0.01, 0.05, 0.2, 0.5)},
-    "trees, as they are": ("adatune", ("surrogate.uncertainty=trees", "surrogate.calibrate=false")),
-    "forestci, as it is": ("adatune", ("surrogate.uncertainty=forestci", "surrogate.calibrate=false")),
-    "forestci, calibrated": ("adatune", ("surrogate.uncertainty=forestci", "surrogate.calibrate=true")),
-    "GP": ("adatune", ("surrogate=gp",)),
+RECIPES = {
+    "autotvm": Variant("autotvm"),
+    "adatune": Variant("adatune"),
+    "XGB+SA+fixed": Variant("adatune", ("surrogate=xgb", *SA, *N500)),
+    "RFEI+SA+fixed": Variant("adatune", (*SA, *N500)),
+    "RFEI+CSA+fixed": Variant("adatune", N500),
+    "RFEI+CSA+MetaSchedule's": Variant("adatune", METASCHEDULE),
+    "RFEI+CSA+racing": Variant("adatune", ("evaluator=racing",)),
+    **{f"epsilon={e}": Variant("adatune", (*SA, f"searcher.random_share={e}")) for e in (0.01, 0.05, 0.2, 0.5)},
+    "trees, as they are": Variant("adatune", ("surrogate.uncertainty=trees", "surrogate.calibrate=false")),
+    "forestci, as it is": Variant("adatune", ("surrogate.uncertainty=forestci", "surrogate.calibrate=false")),
+    "forestci, calibrated": Variant("adatune", ("surrogate.uncertainty=forestci", "surrogate.calibrate=true")),
+    "GP": Variant("adatune", ("surrogate=gp",)),
 }
-"""Recipe and `--set`, by the name that the tables use."""
+"""By the name that the tables use."""
 
 ABLATION = ("autotvm", "XGB+SA+fixed", "RFEI+SA+fixed", "RFEI+CSA+fixed", "RFEI+CSA+MetaSchedule's", "adatune")
 REPLAYED = (*ABLATION, *(r for r in RECIPES if r not in ABLATION))
@@ -91,14 +91,6 @@ NEVER = 1e3
 SLACKS = (1.0, 1.25, 1.5, 2.0, 3.0)
 
 
-class Variants(Host):
-    """Knows the recipes above."""
-
-    def recipe(self, name: str, sets: Sequence[str] = (), plugins=None):
-        base, own = RECIPES.get(name, (name, ()))
-        return super().recipe(base, [*own, *sets], plugins)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recordings", type=Path, default=Path("recordings"))
@@ -116,10 +108,10 @@ def main() -> None:
     for name, part in PARTS.items():
         kept = o.out / f"{name}.md"
         if o.only in (None, name):
-            kept.write_text("\n".join(part(o)) + "\n")
+            write(kept, "\n".join(part(o)) + "\n")
         if kept.is_file():
             lines += [kept.read_text()]
-    (o.out / "tables.md").write_text("\n".join(lines))
+    write(o.out / "tables.md", "\n".join(lines))
     print("\n".join(lines))
 
 
@@ -129,12 +121,12 @@ def main() -> None:
 def _evaluators(o: argparse.Namespace) -> Iterator[str]:
     paths = sorted(o.recordings.glob(TEMPLATES))
     kept = o.out / "evaluators.json"
-    found = json.loads(kept.read_text()) if kept.is_file() else {}
+    found = read_json(kept) if kept.is_file() else {}
     left = [p for p in paths if p.name not in found]
     with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
         for path, lines in zip(left, pool.map(_evaluate, left, [o.seeds] * len(left)), strict=True):
             found[path.name] = lines
-            kept.write_text(json.dumps(found))
+            write_json(kept, found)
             print(f"evaluators on {path.name}", flush=True)
     yield f"## Evaluators: {len(found)} recordings, {o.seeds} orders of {ROWS} random rows each\n"
     yield "| evaluator | ms a candidate | times fewer than n = 500 | than MetaSchedule's | found, of the best |"
@@ -253,10 +245,13 @@ def _operators(o: argparse.Namespace) -> Iterator[str]:
     yield from _breakdown(done, LIVE)
 
 
-def _compare(o: argparse.Namespace, paths: Sequence[Path], recipes: Sequence[str], folder: str, **options):
+def _compare(
+    o: argparse.Namespace, paths: Sequence[Path], recipes: Sequence[str], folder: str, **options: Any
+) -> compare.Comparison:
     units = compare.units([p for p in paths if p.is_file()], [])
     kept = [u for u in units if all(len(load(Path(u.path)).parts[i].rows) > ROWS for i in u.parts)]
-    return compare.compare(Variants(), kept, recipes, o.out / folder, say=lambda t: print(t, flush=True), **options)
+    variants = {name: RECIPES[name] for name in recipes}
+    return compare_variants(Host(), kept, variants, o.out / folder, say=lambda t: print(t, flush=True), **options)
 
 
 def _figures(done: compare.Comparison, recipes: Sequence[str], title: str, other: str) -> Iterator[str]:
@@ -343,8 +338,8 @@ def _models(o: argparse.Namespace) -> Iterator[str]:
     yield "| model | AutoTVM, n = 500 | AdaTune | ratio | untuned | AutoTVM | AdaTune |"
     yield "|---|---|---|---|---|---|---|"
     for model in NETWORKS:
-        theirs = _tuned(o, model, "autotvm", N500)
-        ours = _tuned(o, model, "adatune", ())
+        theirs = _tuned(o, model, Variant("autotvm", N500))
+        ours = _tuned(o, model, RECIPES["adatune"])
         took, least = theirs["seconds"], ours["seconds"]
         yield (
             f"| {model} | {took:.0f} s | {least:.0f} s | {took / least:.1f}"
@@ -353,26 +348,22 @@ def _models(o: argparse.Namespace) -> Iterator[str]:
     yield ""
 
 
-def _tuned(o: argparse.Namespace, model: str, recipe: str, sets: Sequence[str]) -> dict:
+def _tuned(o: argparse.Namespace, model: str, variant: Variant) -> dict[str, Any]:
     """The result of `tt tune`; a finished one is read."""
-    folder = o.out / "models"
-    folder.mkdir(exist_ok=True)
-    kept = folder / f"{model}-{recipe}.json"
+    kept = o.out / "models" / f"{model}-{variant.recipe}.json"
     if not kept.is_file():
-        command = [sys.executable, "-m", "tt_core", "tune", model, "--recipe", recipe, "--json", "--minutes", "60"]
-        command += ["--trials", str(o.model_trials), "--history", str(kept.with_suffix(".db"))]
-        command += ["--out", str(kept.with_suffix(".so")), *(word for s in sets for word in ("--set", s))]
-        lines = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
-        kept.write_text(lines[-1])
-    return json.loads(kept.read_text())
+        print(f"tuning {model} by {variant.recipe}", flush=True)
+        kept.parent.mkdir(exist_ok=True)
+        options = ["--recipe", variant.recipe, "--minutes", "60", "--trials", str(o.model_trials)]
+        options += ["--history", str(kept.with_suffix(".db")), "--out", str(kept.with_suffix(".so"))]
+        write_json(kept, tuned(model, *options, *(word for s in variant.sets for word in ("--set", s))))
+    return read_json(kept)
 
 
 def _three(ratios: np.ndarray, digits: int) -> str:
     """Geometric mean over recordings, with its 95 % bootstrap interval."""
-    rng, logs = np.random.default_rng(0), np.log(ratios)
-    drawn = logs[rng.integers(0, len(logs), (2000, len(logs)))].mean(axis=1)
-    low, high = np.quantile(drawn, [0.025, 0.975])
-    return f"{math.exp(logs.mean()):.{digits}f} ({math.exp(low):.{digits}f} to {math.exp(high):.{digits}f})"
+    middle, low, high = stats.geometric_interval(ratios.tolist(), np.random.default_rng(0), draws=2000)
+    return f"{middle:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
 
 
 PARTS = {
@@ -384,4 +375,4 @@ PARTS = {
 }
 
 if __name__ == "__main__":
-    main()
+    program(main)

@@ -1,6 +1,6 @@
 """Whether replay tells the truth: the same recipes live and replayed, on the same rows of recorded sub-spaces.
 
-    hatch run python tools/bench/truth.py --recordings recordings [--recipes autotvm,adatune] [--out truth]
+    hatch run python studies/replay/study.py --recordings recordings [--recipes autotvm,adatune] [--out truth]
 
 Each recipe tunes each task with each seed twice, by `tt bench` and `tt bench --live`: about `trials` / 5 seconds a live
 run, one after the other. Printed are the seconds to 95 % of the best known and of the whole run, medians over seeds;
@@ -11,16 +11,14 @@ Nothing else should run on the machine. Stop it at any time; the same command go
 from __future__ import annotations
 
 import argparse
-import math
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from tt_bench import compare
+from tt_bench.launch import program, tt
 from tt_bench.runs import Run
-from tt_bench.stats import time_to
+from tt_bench.stats import geometric_mean, time_to
 
 TASKS = "resnet18-64-template,resnet18-128-template,resnet18-256-template"
 """Operators whose first random batch is not the end of the search."""
@@ -41,9 +39,7 @@ def main() -> None:
     for way, more in ways.items():
         command = ["bench", "--models", ",".join(map(str, files)), "--recipes", options.recipes]
         command += ["--seeds", str(options.seeds), "--trials", str(options.trials), "--out", str(options.out / way)]
-        done = subprocess.run([sys.executable, "-m", "tt_core", *command, *more], check=False)
-        if done.returncode:
-            sys.exit(done.returncode)
+        tt(*command, *more)
     report({way: compare.read(options.out / way) for way in ways}, options.share)
 
 
@@ -70,15 +66,17 @@ def report(done: dict[str, compare.Comparison], share: float) -> None:
                 line += f"{live:8.1f}{replayed:10.1f}{ratios[i][-1]:7.2f}"
             print(line)
     for what, found in zip((f"to {share:.0%}", f"of {trials} trials"), ratios, strict=True):
-        print(f"live / replayed {what}: geometric mean {_mean(found):.2f}, {min(found):.2f} to {max(found):.2f}")
+        print(
+            f"live / replayed {what}: geometric mean {geometric_mean(found):.2f}, {min(found):.2f} to {max(found):.2f}"
+        )
     a, b = recipes
     factors = {way: [_ratio(reached(way, a, u), reached(way, b, u)) for u in units] for way in done}
     for way, found in factors.items():
         shown = ", ".join(f"{f:.2f}" for f in found)
-        print(f"{way + ':':10} {a} takes {_mean(found):.2f} times as long as {b} ({shown})")
+        print(f"{way + ':':10} {a} takes {geometric_mean(found):.2f} times as long as {b} ({shown})")
     agree = sum(np.sign(x - 1) == np.sign(y - 1) for x, y in zip(*factors.values(), strict=True))
     print(f"the order agrees on {agree} of {len(units)} tasks; live / replayed of that ratio:", end=" ")
-    print(f"{_ratio(_mean(factors['live']), _mean(factors['replayed'])):.2f}")
+    print(f"{_ratio(geometric_mean(factors['live']), geometric_mean(factors['replayed'])):.2f}")
 
 
 def _ratio(x: float, y: float) -> float:
@@ -86,10 +84,5 @@ def _ratio(x: float, y: float) -> float:
     return 1.0 if x == y else x / y
 
 
-def _mean(ratios: list[float]) -> float:
-    """Geometric; 0 or inf where one of two never arrived."""
-    return math.exp(float(np.mean(np.log(ratios))))
-
-
 if __name__ == "__main__":
-    main()
+    program(main)

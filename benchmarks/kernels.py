@@ -1,6 +1,6 @@
 """Heavy operators: tt's templates beside oneDNN with prepacked weights, timed in turns.
 
-    hatch run python tools/bench/kernels.py [--models resnet18,mobilenet_v2,bert-tiny] [--ops OP ...]
+    hatch run python benchmarks/kernels.py [--models resnet18,mobilenet_v2,bert-tiny] [--ops OP ...]
 
 For each operator tt measures `--trials` candidates from a cold start; its best and oneDNN (through torch, which must be
 installed; blocked or channels-last input, whichever it is faster with) are then timed in turns, two threads each, each
@@ -22,8 +22,10 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
+from tt_bench.stats import geometric_mean
+from tt_bench.turns import block, in_turns
 
-ROUNDS, BLOCK_S = 9, 0.03
+ROUNDS, BLOCK_S, WARM = 9, 0.03, 3
 SETTLE_S = 0.05  # until the threads of the one before no longer spin
 
 
@@ -67,8 +69,7 @@ def main() -> None:
             cells = "".join(f"{x:{width}.{digits}f}" for x, width, digits in shown)
             print(f"{label:40}{took:6.0f} s{reached:6.0f} s{cells}", flush=True)
     peer.close()
-    mean = math.exp(np.mean(np.log(ratios)))
-    print(f"\ngeometric mean of {len(ratios)} ratios: {mean:.3f}, least {min(ratios):.2f}")
+    print(f"\ngeometric mean of {len(ratios)} ratios: {geometric_mean(ratios):.3f}, least {min(ratios):.2f}")
 
 
 def _search(task: Any, trials: int, space: str, goal: float) -> tuple[float, float, Any]:
@@ -148,15 +149,7 @@ def _serve(pipe: Connection, threads: int) -> None:
 
 
 def _block(call: Callable[[], object]) -> float:
-    """Mean seconds per call over about `BLOCK_S`, after the threads of whoever ran before have come to rest."""
-    time.sleep(SETTLE_S)
-    for _ in range(3):
-        call()
-    start, n = time.perf_counter(), 0
-    while time.perf_counter() - start < BLOCK_S:
-        call()
-        n += 1
-    return (time.perf_counter() - start) / n
+    return block(call, BLOCK_S, warm=WARM, settle_s=SETTLE_S)
 
 
 def _onednn(op: str, name: str, shapes_text: str) -> tuple[Callable[[], object], Callable[[], object]] | None:
@@ -214,16 +207,8 @@ def _convolution(torch: Any, op: str, x: list[int], w: list[int], out: list[int]
     def channels_last_with_edges() -> Any:
         return channels_last(plain.to(memory_format=torch.channels_last)).contiguous()
 
-    return min((in_blocks, in_blocks_with_edges), (channels_last, channels_last_with_edges), key=lambda p: _best(p[0]))
-
-
-def _best(call: Callable[[], object]) -> float:
-    found = []
-    for _ in range(30):
-        start = time.perf_counter()
-        call()
-        found.append(time.perf_counter() - start)
-    return min(found)
+    ways = ((in_blocks, in_blocks_with_edges), (channels_last, channels_last_with_edges))
+    return min(ways, key=lambda way: min(block(way[0]) for _ in range(30)))
 
 
 def _transposed(shape: list[int], to_last: bool) -> Callable[[], object]:
@@ -258,17 +243,13 @@ def _race(task: Any, program: Any, peer: Peer) -> tuple[float, float, tuple[floa
         for call in calls:
             call()
 
-    runs: dict[str, Callable[[], float]] = {
+    timed = {
         "tt": lambda: _block(lambda: program.run(1)),
         "oneDNN": lambda: peer.seconds(edges=False),
         "tt edges": lambda: _block(ours_with_edges),
         "oneDNN edges": lambda: peer.seconds(edges=True),
     }
-    found: dict[str, list[float]] = {who: [] for who in runs}
-    for _ in range(ROUNDS):
-        for who, run in runs.items():
-            found[who].append(run())
-    at = {who: float(np.median(times)) for who, times in found.items()}
+    at = {who: float(np.median(times)) for who, times in in_turns(timed, ROUNDS).items()}
     return at["tt"], at["oneDNN"], (at["tt edges"], at["oneDNN edges"])
 
 

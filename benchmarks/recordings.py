@@ -1,6 +1,6 @@
 """The recorded set: six convolutions of ResNet-18, four of MobileNet-V2, four matrix products of a transformer encoder.
 
-    hatch run python tools/bench/recordings.py [--out recordings] [--only conv2d] [--estimate]
+    hatch run python benchmarks/recordings.py [--out recordings] [--only conv2d] [--estimate]
 
 Each operator is recorded twice by `tt record`: every row of an enumerated sub-space of its templates, and a sample of
 its sketches. Stop it at any time; the same command goes on. First it prints how long the rest will take, at the pace of
@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import subprocess
-import sys
 from pathlib import Path
+
+from tt_bench.launch import program, tt
 
 OPERATORS = {
     "resnet18-stem": "op:conv2d:1,3,224,64,7,2,3",
@@ -56,17 +56,7 @@ def main() -> None:
     if options.estimate:
         return
     for name, operator, space in left:
-        command = [
-            "record",
-            operator,
-            "--space",
-            space,
-            "--out",
-            str(options.out / f"{name}-{space}"),
-        ]
-        done = subprocess.run([sys.executable, "-m", "tt_core", *command, *SPACES[space]], check=False)
-        if done.returncode:
-            sys.exit(done.returncode)
+        tt("record", operator, "--space", space, "--out", str(options.out / f"{name}-{space}"), *SPACES[space])
 
 
 def _hours(left: list[tuple[str, str, str]], out: Path) -> float:
@@ -88,4 +78,4 @@ def _pace(out: Path) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    program(main)

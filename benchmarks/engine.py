@@ -1,6 +1,6 @@
 """The same candidates through stock MetaSchedule's builder and runner and through tt's engine, in one run.
 
-    hatch run python tools/bench/engine.py [--op op:conv2d:1,64,56,64,3,1,1] [--batches 2]
+    hatch run python benchmarks/engine.py [--op op:conv2d:1,64,56,64,3,1,1] [--batches 2]
 
 Prints seconds, candidates timed, ratios, and how far the two, and stock with itself, agree on which candidates are
 fast. All use the threads of all physical cores. "as shipped" may time out on every build: what it finishes in its own
@@ -19,8 +19,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-
-PEER = Path(__file__).parent / "peer"
+from stock import environment
 
 
 def main() -> None:
@@ -104,11 +103,8 @@ def _ours(task, rows, n):
 
 
 def _run_stock(job: Path, out: Path, fair: bool):
-    env = dict(os.environ)
-    if fair:
-        env["PYTHONPATH"] = os.pathsep.join([str(PEER), *filter(None, [env.get("PYTHONPATH")])])
     command = [sys.executable, __file__, "--stock", str(job), str(out)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    done = subprocess.run(command, env=environment() if fair else None, capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"stock MetaSchedule failed:\n{done.stderr[-3000:]}")
     result = json.loads(out.read_text())

@@ -1,9 +1,9 @@
 """Schedulers compared: ResNet-18, SqueezeNet and a transformer encoder in replay, two of them live.
 
-    hatch run python tools/bench/dynatune.py record [--out dynatune]   # once, on a quiet machine: 22 minutes
-    hatch run python tools/bench/dynatune.py replay [--out dynatune]   # 15 seeds: 3 minutes, and 20 for the tapes
-    hatch run python tools/bench/dynatune.py live [--out dynatune]     # two models, three schedulers: 13 minutes
-    hatch run python tools/bench/dynatune.py show [--out dynatune]     # tables and pictures of what there is
+    hatch run python studies/dynatune/study.py record [--out dynatune]   # once, on a quiet machine: 22 minutes
+    hatch run python studies/dynatune/study.py replay [--out dynatune]   # 15 seeds: 3 minutes, and 20 for the tapes
+    hatch run python studies/dynatune/study.py live [--out dynatune]     # two models, three schedulers: 13 minutes
+    hatch run python studies/dynatune/study.py show [--out dynatune]     # tables and pictures of what there is
 
 Each goes on where it was stopped. `record` measures every row of a sub-space of each convolution and matrix product
 (`tt record`), and the device's peak. `replay` tunes every operator alone, once per seed, with the pieces of recipe
@@ -19,8 +19,6 @@ import importlib
 import json
 import math
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from itertools import product
@@ -29,6 +27,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tt_bench.atomic import read_json, write_json
+from tt_bench.errors import BenchError
+from tt_bench.launch import program, tt
+from tt_bench.stats import geometric_interval, geometric_mean
+from tt_schedule import DynaTune
+from tt_spec import Entry, Plugins, TaskState, hookimpl
 
 MODELS = {"resnet18": "conv2d*,matmul*", "squeezenet1_1": "conv2d*", "transformer-encoder": "*matmul*"}
 ROWS = ("--candidates", "all", "--most", "200", "--long-rows", "10", "--long-runs", "200")
@@ -36,6 +40,7 @@ SEEDS, TRIALS, TAPE, SLOT = 15, 72, 144, 16
 LIVE_MODELS, LIVE_SCHEDULERS = ("resnet18", "squeezenet1_1"), ("sequential", "gradient", "dynatune")
 LIVE_MINUTES = 2
 CHAMELEON = "chameleon sequential"
+SHARED = "dynatune-shared"
 
 
 def main() -> None:
@@ -48,7 +53,7 @@ def main() -> None:
     options = parser.parse_args()
     models = [m for m in options.models.split(",") if m]
     if unknown := set(models) - set(MODELS):
-        sys.exit(f"no model {', '.join(sorted(unknown))}; there are {', '.join(MODELS)}")
+        raise BenchError(f"no model {', '.join(sorted(unknown))}; there are {', '.join(MODELS)}")
     options.out.mkdir(parents=True, exist_ok=True)
     if options.part == "record":
         _record(models, options.out)
@@ -69,10 +74,10 @@ def _record(models: Sequence[str], out: Path) -> None:
         use_all_cores()
         from tt_core.compiler.peak import peak_flops
 
-        _keep(out / "peak.json", {"gflops": peak_flops(resolve("native")) / 1e9})
+        write_json(out / "peak.json", {"gflops": peak_flops(resolve("native")) / 1e9})
     for model in models:
         if not (out / f"{model}.json.gz").exists():
-            _tt("record", model, "--tasks", MODELS[model], "--space", "template", "--out", str(out / model), *ROWS)
+            tt("record", model, "--tasks", MODELS[model], "--space", "template", "--out", str(out / model), *ROWS)
 
 
 # -- replay -------------------------------------------------------------------------------------------------------
@@ -81,7 +86,6 @@ def _record(models: Sequence[str], out: Path) -> None:
 def _replay(models: Sequence[str], out: Path, seeds: int) -> None:
     from tt_bench.compare import compare, units
     from tt_core.host import Host
-    from tt_spec import Plugins
 
     recipes = [r for r in ("dynatune", "chameleon") if r in Plugins().names("recipe")]
     for model in models:
@@ -101,22 +105,22 @@ def _replay(models: Sequence[str], out: Path, seeds: int) -> None:
         if not charge.exists():
             importlib.import_module("emcee")  # which loads once a run, beside the first slot
             played = _play_one(out, model, 0, 0.0)["dynatune"]
-            _keep(charge, {"seconds": round(played["decided_s"] / played["beliefs"], 3)})
+            write_json(charge, {"seconds": round(played["decided_s"] / played["beliefs"], 3)})
         todo = [s for s in range(seeds) if not (out / "played" / f"{model}-{s}.json").exists()]
         with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
-            belief_s = _read(charge)["seconds"]
+            belief_s = read_json(charge)["seconds"]
             jobs = {s: pool.submit(_play_one, out, model, s, belief_s) for s in todo}
             for s, job in jobs.items():
-                _keep(out / "played" / f"{model}-{s}.json", job.result())
+                write_json(out / "played" / f"{model}-{s}.json", job.result())
                 print(f"{model}, seed {s}: played", flush=True)
 
 
 def _play_one(out: Path, model: str, seed: int, belief_s: float) -> dict[str, Any]:
     """Every scheduler on one seed's tapes."""
     from tt_bench.tapes import Hindsight, Played, play, regret
-    from tt_spec import Plugins
 
-    plugins, beliefs = Plugins(), _Beliefs(belief_s)
+    beliefs = Beliefs(belief_s)
+    plugins = Plugins(extra=[("dynatune-study", beliefs)])
     total = TRIALS * len(_tapes(out, "dynatune", model, seed))
     asked: dict[str, int] = {}
 
@@ -128,8 +132,8 @@ def _play_one(out: Path, model: str, seed: int, belief_s: float) -> dict[str, An
         return done
 
     def dynatune(**options: Any) -> Callable[[Any], Any]:
-        peak = _read(out / "peak.json")["gflops"]
-        return lambda tapes: beliefs.of(plugins.build("scheduler", "dynatune", peak_gflops=peak, **options))
+        peak = read_json(out / "peak.json")["gflops"]
+        return lambda tapes: plugins.build("scheduler", SHARED, peak_gflops=peak, **options)
 
     def plain(name: str, **options: Any) -> Callable[[Any], Any]:
         return lambda tapes: plugins.build("scheduler", name, **options)
@@ -163,32 +167,40 @@ def _play_one(out: Path, model: str, seed: int, belief_s: float) -> dict[str, An
     }
 
 
-class _Beliefs:
-    """Shared among variants of DynaTune: a belief follows from the operator's tape and the place in it alone. Each is
-    charged `belief_s` to whoever asks for it."""
+class Beliefs:
+    """A plug-in: DynaTune's variants, which share what they believe. Each belief is charged to whoever asks for it.
+
+    Args:
+        belief_s: What one is charged.
+    """
 
     def __init__(self, belief_s: float) -> None:
         self.belief_s, self.asked, self.paid = belief_s, 0, 0
-        self.known: dict[Any, Any] = {}
+        self.known: dict[Any, tuple[float, Any]] = {}
 
-    def of(self, scheduler: Any) -> Any:
-        """The scheduler, sharing."""
-        believe = scheduler.believe
-
-        def shared(states: Any, s: Any, trials: int, size: int) -> Any:
-            key = (s.task.key, tuple(s.incumbents), trials, size)
-            if key not in self.known:
-                self.known[key] = believe(states, s, trials, size)
-            self.asked += 1
-            return self.known[key]
-
-        scheduler.believe = shared
-        return scheduler
+    @hookimpl
+    def tt_schedulers(self) -> list[Entry]:
+        return [Entry(SHARED, lambda **options: Shared(self, **options), "dynatune; variants share beliefs")]
 
     def charge_s(self) -> float:
         """For what was asked since the last time."""
         new, self.paid = self.asked - self.paid, self.asked
         return new * self.belief_s
+
+
+class Shared(DynaTune):
+    """DynaTune that asks others first: a belief follows from the operator's tape and the place in it alone."""
+
+    def __init__(self, beliefs: Beliefs, **options: Any) -> None:
+        super().__init__(**options)
+        self.shared = beliefs
+
+    def believe(self, states: Sequence[TaskState], s: TaskState, known: int, size: int) -> tuple[float, Any]:
+        key = (s.task.key, tuple(s.incumbents), known, size)
+        if key not in self.shared.known:
+            self.shared.known[key] = super().believe(states, s, known, size)
+        self.shared.asked += 1
+        return self.shared.known[key]
 
 
 def _tapes(out: Path, recipe: str, model: str, seed: int) -> list[Any]:
@@ -217,9 +229,9 @@ def _live(models: Sequence[str], out: Path, seeds: int) -> None:
         options = ["--recipe", "dynatune", "--minutes", str(LIVE_MINUTES), "--seed", str(seed)]
         if scheduler != "dynatune":
             options += ["--set", f"scheduler={scheduler}"]
-        _tt("tune", model, *options, "--history", str(history))
+        tt("tune", model, *options, "--history", str(history))
         (log,) = (folder / f"{name.name}.runs").glob("*.jsonl")
-        _keep(name.with_suffix(".json"), {"model": model, "scheduler": scheduler, **_told(log)})
+        write_json(name.with_suffix(".json"), {"model": model, "scheduler": scheduler, **_told(log)})
 
 
 def _told(log: Path) -> dict[str, Any]:
@@ -243,7 +255,7 @@ def _told(log: Path) -> dict[str, Any]:
 
 
 def _show(out: Path) -> None:
-    played = {m: [_read(p) for p in sorted((out / "played").glob(f"{m}-*.json"))] for m in MODELS}
+    played = {m: [read_json(p) for p in sorted((out / "played").glob(f"{m}-*.json"))] for m in MODELS}
     played = {m: runs for m, runs in played.items() if runs}
     summary: dict[str, Any] = {}
     for model, runs in played.items():
@@ -254,25 +266,26 @@ def _show(out: Path) -> None:
             final = 1e3 * np.median([_final(r[name]) for r in runs])
             reach = np.median([_reach(r[name], 1.02 * _final(r["sequential"])) for r in runs])
             lost = [1e3 * r[name]["regret_s"][-1] for r in runs if r[name]["regret_s"]]
-            quicker = _interval([_quicker(r["dynatune"], r[name]) for r in runs])
-            summary[model][name] = {"final_ms": final, "quicker": quicker}
+            ratios = [_quicker(r["dynatune"], r[name]) for r in runs]
+            quicker = geometric_interval(ratios, np.random.default_rng(0))
+            summary[model][name] = {"final_ms": final if math.isfinite(final) else None, "quicker": quicker}
             shown = f"{np.median(lost):11.3f}" if lost else f"{'-':>11}"
             text = "{:.2f} [{:.2f}, {:.2f}]".format(*quicker)
             print(f"{name:26}{final:10.3f}{reach:10.1f}{shown}   {text}")
         _picture(out / f"{model}.png", model, runs)
-        each, mine = _read(out / "belief.json")["seconds"], [r["dynatune"] for r in runs]
+        each, mine = read_json(out / "belief.json")["seconds"], [r["dynatune"] for r in runs]
         share = each * sum(r["beliefs"] for r in mine) / sum(r["t"][-1] for r in mine)
         slot_s = sum(r["t"][-1] for r in mine) / sum(r["decisions"] for r in mine)
         print(f"a slot takes {slot_s:.2f} s, a belief {each:.3f} s, all of them {share:.1%} of the run")
     for name in next(iter(summary.values()), {}):
-        logs = [math.log(s[name]["quicker"][0]) for s in summary.values() if name in s]
-        print(f"geometric mean over models, dynatune beside {name}: {math.exp(np.mean(logs)):.2f}")
-    live = [_read(p) for p in sorted((out / "live").glob("*.json"))]
+        mean = geometric_mean([s[name]["quicker"][0] for s in summary.values() if name in s])
+        print(f"geometric mean over models, dynatune beside {name}: {mean:.2f}")
+    live = [read_json(p) for p in sorted((out / "live").glob("*.json"))]
     for model, scheduler in product(LIVE_MODELS, LIVE_SCHEDULERS):
         runs = [r for r in live if (r["model"], r["scheduler"]) == (model, scheduler)]
         if runs:
             _show_live(model, scheduler, runs)
-    _keep(out / "summary.json", summary)
+    write_json(out / "summary.json", summary)
 
 
 def _show_live(model: str, scheduler: str, runs: Sequence[dict[str, Any]]) -> None:
@@ -303,14 +316,6 @@ def _quicker(one: dict[str, Any], other: dict[str, Any]) -> float:
     return _reach(other, goal) / _reach(one, goal)
 
 
-def _interval(ratios: Sequence[float]) -> tuple[float, float, float]:
-    """Geometric mean of ratios with its 95 % percentile bootstrap interval."""
-    logs = np.log(ratios)
-    means = logs[np.random.default_rng(0).integers(0, len(logs), (4000, len(logs)))].mean(axis=1)
-    low, high = np.exp(np.quantile(means, [0.025, 0.975]))
-    return float(np.exp(logs.mean())), float(low), float(high)
-
-
 def _picture(path: Path, model: str, runs: Sequence[dict[str, Any]]) -> None:
     """Median model latency over time with its quartiles, per scheduler."""
     from tt_bench.pictures import figure
@@ -339,22 +344,5 @@ def _ms(seconds: float | None) -> str:
     return "not yet whole" if seconds is None else f"{1e3 * seconds:.2f} ms"
 
 
-def _tt(*arguments: str) -> None:
-    done = subprocess.run([sys.executable, "-m", "tt_core", *arguments], check=False)
-    if done.returncode:
-        sys.exit(done.returncode)
-
-
-def _read(path: Path) -> Any:
-    return json.loads(path.read_text())
-
-
-def _keep(path: Path, data: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    part.write_text(json.dumps(data))
-    part.replace(path)
-
-
 if __name__ == "__main__":
-    main()
+    program(main)

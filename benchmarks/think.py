@@ -1,6 +1,6 @@
 """CPU seconds that a pipeline thinks per batch: fit and propose on knob features, by records, surrogate and searcher.
 
-    hatch run python tools/bench/think.py [--records 1000] [--batch 64] [--only rf-ei]
+    hatch run python benchmarks/think.py [--records 1000] [--batch 64] [--only rf-ei]
 
 The space is a real convolution's; run times are drawn, since thinking does not depend on them. One thread; each line is
 a process of its own, whose peak memory beyond its start is printed. Searchers run until they stop by themselves; `ppo`

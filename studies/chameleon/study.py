@@ -1,19 +1,18 @@
 """What Chameleon's two halves gain here: figures 6 and 7, tables 2 and 3 of Ahn et al. (2020), and synthetic spaces.
 
-    hatch run python tools/bench/chameleon.py --recordings recordings --out chameleon
-    hatch run python tools/bench/chameleon.py --recordings recordings --out chameleon --part live
+    hatch run python studies/chameleon/study.py --recordings recordings --out chameleon
+    hatch run python studies/chameleon/study.py --recordings recordings --out chameleon --part live
 
 Parts: `synthetic` (PPO beside annealing and random search where the optimum is known), `replay` (recipe autotvm and the
 four ablations of recipe chameleon on recorded operators: measurements and time to autotvm's final quality), `clusters`
 (steps until a search settles, clusters per batch, how much run times differ inside a cluster) and `live` (as replay, on
 three layers measured now: keep the machine quiet). Without `--part` all but `live`. Stop it at any time: the same
-command goes on, and prints the tables of all that is there. What `replay` needs: `tools/bench/recordings.py`.
+command goes on, and prints the tables of all that is there. What `replay` needs: `benchmarks/recordings.py`.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import time
@@ -24,10 +23,13 @@ from typing import Any
 os.environ["OMP_NUM_THREADS"] = "1"  # before numpy and torch are loaded: thinking is counted on one core
 
 import numpy as np
-from tt_bench.compare import compare, units
+from tt_bench.atomic import read_json, write_json
+from tt_bench.compare import units
 from tt_bench.files import load
+from tt_bench.launch import program
 from tt_bench.replay import Replay
 from tt_bench.stats import final, interval, quality
+from tt_bench.variants import Variant, compare_variants
 from tt_core.host import Host
 from tt_sample.adaptive import centroid
 from tt_sample.clusters import clusterings
@@ -37,10 +39,10 @@ from tt_spec.pieces.synthetic import SyntheticMeasurer, synthetic_task
 
 ANNEAL = ("searcher=anneal", "searcher.unit=spread", "searcher.temperature=0.3")
 ABLATIONS = {
-    "SA": (*ANNEAL, "sampler=diverse"),
-    "SA+AS": ANNEAL,
-    "RL": ("sampler=diverse",),
-    "RL+AS": (),
+    "SA": Variant("chameleon", (*ANNEAL, "sampler=diverse")),
+    "SA+AS": Variant("chameleon", ANNEAL),
+    "RL": Variant("chameleon", ("sampler=diverse",)),
+    "RL+AS": Variant("chameleon"),
 }
 LAYERS = ("resnet18-64-template", "resnet18-256-template", "encoder-qkv-template")
 FIRST = 64
@@ -75,16 +77,12 @@ def main() -> None:
 
 
 def _compare(paths: Sequence[Path], out: Path, seeds: int, trials: int, live: bool) -> None:
-    chosen = units(paths, [])
-    runs, best = {}, {}
-    for name, sets in {"autotvm": (), **ABLATIONS}.items():
-        recipe = "autotvm" if name == "autotvm" else "chameleon"
-        done = compare(
-            Host(), chosen, [recipe], out / name, sets=sets, seeds=seeds, trials=trials, live=live, say=_saying(name)
-        )
-        best = done.best
-        runs.update({(name, unit, seed): run for (_, unit, seed), run in done.runs.items()})
-    names = ["autotvm", *ABLATIONS]
+    variants = {"autotvm": Variant("autotvm"), **ABLATIONS}
+    options: dict[str, Any] = {"seeds": seeds, "trials": trials, "live": live}
+    done = compare_variants(
+        Host(), units(paths, []), variants, out, say=lambda text: print(text, flush=True), **options
+    )
+    runs, best, names = done.runs, done.best, list(variants)
     goal = {u: float(np.median([final(runs["autotvm", u, s], best[u]) for s in range(seeds)])) for u in best}
     trial, seconds = {}, {}
     for (name, unit, seed), run in runs.items():
@@ -138,10 +136,6 @@ def _compare(paths: Sequence[Path], out: Path, seeds: int, trials: int, live: bo
     _table(("operator: measurements to arrive", *names, "goal"), each)
 
 
-def _saying(name: str) -> Callable[[str], None]:
-    return lambda text: print(f"{name}: {text}", flush=True)
-
-
 def _ratio(pairs: Sequence[tuple[float, float]], digits: int = 2) -> str:
     """Median of a / b with its 95 % interval; neither arrived is 1, a alone is 0, b alone never."""
     logs = [0.0 if a == b else float(np.log(a) - np.log(b)) for a, b in pairs]
@@ -180,10 +174,9 @@ def _clusters(paths: Sequence[Path], out: Path, seeds: int) -> None:
             for seed in range(seeds):
                 kept = out / "clusters" / f"{path.name.removesuffix('.json.gz')}--{name}--{seed}.json"
                 if not kept.exists():
-                    kept.parent.mkdir(parents=True, exist_ok=True)
-                    kept.write_text(json.dumps(_watch(path, ABLATIONS[name], seed)))
+                    write_json(kept, _watch(path, ABLATIONS[name].sets, seed))
                     print(f"clusters: {kept.name}", flush=True)
-                found.append((name, json.loads(kept.read_text())))
+                found.append((name, read_json(kept)))
     rows = []
     for name in ("SA+AS", "RL+AS"):
         mine = [b for n, batches in found if n == name for b in batches]
@@ -220,14 +213,14 @@ def _watch(path: Path, sets: Sequence[str], seed: int, batches: int = 8) -> list
     pieces = (recipe.build("surrogate"), recipe.build("searcher"), sampler)
     pipeline = Pipeline(part.task, *pieces, programs=replay, seed=seed, clock=replay.clock)
     out, rng = [], np.random.default_rng(seed)
-    for round in range(batches):
+    for number in range(batches):
         began = time.process_time()
         batch = pipeline.ask(recipe.batch)
         took = time.process_time() - began
         if not len(batch.codes):
             break
         pipeline.tell(batch.id, list(replay.measure(part.task, batch.codes, Bar(pipeline.best_s))))
-        if round == 0 or "steps" not in batch.info:
+        if number == 0 or "steps" not in batch.info:
             continue
         codes, k, sample_s = sampler.seen[-1]
         (clusters,) = clusterings(part.task.space.encode(codes), [k], rng)
@@ -257,7 +250,7 @@ def _lead(part: Any, members: np.ndarray) -> float:
 def _synthetic(out: Path, seeds: int, knobs: int = 10, choices: int = 16, calls: int = 3) -> None:
     """The best row, the mean of the best 32 and the rows scored of each call; optimum 1. Agent and chains go on."""
     kept = out / "synthetic.json"
-    found = json.loads(kept.read_text()) if kept.exists() else {}
+    found = read_json(kept) if kept.exists() else {}
     searchers = {
         "PPO": lambda: PPO(patience=500),
         "annealing, T = 1": lambda: Anneal(patience=500),
@@ -272,8 +265,7 @@ def _synthetic(out: Path, seeds: int, knobs: int = 10, choices: int = 16, calls:
             found[key] = {name: _calls(make(), task, truth, seed, calls) for name, make in searchers.items()}
             random = -np.sort(-1e-3 / truth.seconds(task, task.space.sample(64_000, np.random.default_rng(seed))))
             found[key]["random"] = [[float(random[0]), float(random[:32].mean()), len(random)]] * calls
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            kept.write_text(json.dumps(found))
+            write_json(kept, found)
     rows = []
     for landscape in ("separable", "rotated", "deceptive"):
         mine = [v for k, v in found.items() if k.split("/")[0] == landscape]
@@ -317,4 +309,4 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    program(main)

@@ -1,8 +1,8 @@
 """MetaSchedule and tt on one model: the same minutes, then the same trials; both latencies, side by side.
 
-    hatch run python tools/bench/model.py resnet18 [--minutes 5] [--trials 600] [--shape x=1,3,320,320]
+    hatch run python benchmarks/model.py resnet18 [--minutes 5] [--trials 600] [--shape x=1,3,320,320]
 
-MetaSchedule has the threads of all physical cores and its slow import taken out (tools/bench/peer), so that it is a
+MetaSchedule has the threads of all physical cores and its slow import taken out (benchmarks/peer), so that it is a
 fair peer, and as long as tt took in all, start-up, verification and compilation included. Latencies come from both
 deployed files timed in turns in one process.
 """
@@ -20,15 +20,16 @@ import time
 from pathlib import Path
 
 import numpy as np
-
-PEER = Path(__file__).parent / "peer"
+from stock import environment
+from tt_bench.launch import program, tuned
+from tt_bench.turns import block, in_turns
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("--minutes", type=float, default=5.0)
-    parser.add_argument("--trials", type=int, default=600, help="of the second part; 0 leaves it out")
+    parser.add_argument("--trials", type=int, default=600, help="of the second part; 0 omits it")
     parser.add_argument("--shape", action="append", default=[])
     parser.add_argument("--recipe", default="tt")
     parser.add_argument("--batch", type=int, default=16, help="MetaSchedule's trials per iteration (as shipped: 64)")
@@ -60,22 +61,17 @@ def main() -> None:
 
 
 def _ours(options, out: Path, history: Path, minutes, trials) -> int:
-    command = [sys.executable, "-m", "tt_core", "tune", options.model, "--recipe", options.recipe, "--json"]
-    command += ["--out", str(out), "--history", str(history)]
-    command += ["--minutes", str(minutes)] if minutes else ["--trials", str(trials), "--minutes", "600"]
+    more = ["--recipe", options.recipe, "--out", str(out), "--history", str(history)]
+    more += ["--minutes", str(minutes)] if minutes else ["--trials", str(trials), "--minutes", "600"]
     for s in options.shape:
-        command += ["--shape", s]
-    lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
-    import json
-
-    return json.loads(lines[-1])["trials"]
+        more += ["--shape", s]
+    return tuned(options.model, *more)["trials"]
 
 
 def _peer(options, folder: Path, seconds: float, trials: int) -> int:
     work = folder / "ms"
     work.mkdir()
-    env = dict(os.environ)
-    env["PYTHONPATH"] = os.pathsep.join([str(PEER), *filter(None, [env.get("PYTHONPATH")])])
+    env = environment()
     command = [sys.executable, __file__, options.model, "--batch", str(options.batch)]
     for s in options.shape:
         command += ["--shape", s]
@@ -165,15 +161,13 @@ def _race(ours: Path, peer: Path, rounds: int = 60) -> tuple[float, float]:
     runner = Runner(ours)
     inputs = [tvm.runtime.tensor(a) for a in runner.random_inputs().values()]
     mains = [relax.VirtualMachine(tvm.runtime.load_module(str(p)), tvm.cpu())["main"] for p in (ours, peer)]
-    seconds: list[list[float]] = [[], []]
-    for i in range(rounds + 5):
-        for main, mine in zip(mains, seconds, strict=True):
-            start = time.perf_counter()
-            main(*inputs)
-            if i >= 5:
-                mine.append(time.perf_counter() - start)
-    return float(np.median(seconds[0])), float(np.median(seconds[1]))
+    found = in_turns(
+        {"tt": lambda: block(lambda: mains[0](*inputs)), "peer": lambda: block(lambda: mains[1](*inputs))},
+        rounds,
+        skip=5,
+    )
+    return float(np.median(found["tt"])), float(np.median(found["peer"]))
 
 
 if __name__ == "__main__":
-    main()
+    program(main)

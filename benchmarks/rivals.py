@@ -1,6 +1,6 @@
 """Whole models: tt's file, onnxruntime and OpenVINO, timed in turns in one process, two threads each.
 
-    hatch run python tools/bench/rivals.py resnet18 mobilenet_v2 squeezenet1_1 detector [--minutes 10]
+    hatch run python benchmarks/rivals.py resnet18 mobilenet_v2 squeezenet1_1 detector [--minutes 10]
 
 tt tunes each model from a cold start for `--minutes`, unless `--library MODEL=FILE` gives a file it wrote before.
 Prints the median and the minimum of each, and tt over the better rival; then where tt's time goes: what each operator
@@ -13,16 +13,16 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from tt_bench.launch import program, tuned
+from tt_bench.turns import block, in_turns
 
 DETECTOR = "ch_PP-OCRv4_det_infer.onnx"
+WARM = 3
 
 
 def main() -> None:
@@ -46,7 +46,8 @@ def main() -> None:
         path.write_bytes(content)
         library = Path(libraries.get(name, folder / f"{name}.so"))
         if name not in libraries:
-            _tune(path, library, folder / f"{name}.db", options.minutes)
+            history = folder / f"{name}.db"
+            tuned(str(path), "--out", str(library), "--history", str(history), "--minutes", str(options.minutes))
         times = _race(content, library, options.rounds)
         cells = [f"{np.median(times[who]) * 1e3:8.3f} ({min(times[who]) * 1e3:.3f})" for who in times]
         ours, *rivals = (float(np.median(t)) for t in times.values())
@@ -67,13 +68,6 @@ def _onnx(name: str) -> bytes:
         sys.exit("the detector is inside the package rapidocr-onnxruntime: install it")
     path = Path(package.origin).parent / "models" / DETECTOR
     return slim(onnx.load(str(path)), model_check=False, input_shapes=["x:1,3,320,320"]).SerializeToString()
-
-
-def _tune(model: Path, out: Path, history: Path, minutes: float) -> None:
-    command = [sys.executable, "-m", "tt_core", "tune", str(model), "--minutes", str(minutes)]
-    done = subprocess.run([*command, "--out", str(out), "--history", str(history)], capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(f"tt failed on {model}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
 
 
 def _parts(model: Path, library: Path, whole_s: float, shown: int = 12) -> None:
@@ -116,23 +110,13 @@ def _race(content: bytes, library: Path, rounds: int, seconds: float = 0.3) -> d
     config = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
     request = core.compile_model(core.read_model(content), "CPU", config).create_infer_request()
     main = runner._vm["main"]
-    runs: dict[str, Callable[[], object]] = {
-        "tt": lambda: main(*arguments),
-        "onnxruntime": lambda: session.run(None, inputs),
-        "OpenVINO": lambda: request.infer(inputs),
+    timed = {
+        "tt": lambda: block(lambda: main(*arguments), seconds, warm=WARM),
+        "onnxruntime": lambda: block(lambda: session.run(None, inputs), seconds, warm=WARM),
+        "OpenVINO": lambda: block(lambda: request.infer(inputs), seconds, warm=WARM),
     }
-    found: dict[str, list[float]] = {who: [] for who in runs}
-    for _ in range(rounds):
-        for who, run in runs.items():
-            for _ in range(3):  # the one before may still spin
-                run()
-            start, n = time.perf_counter(), 0
-            while time.perf_counter() - start < seconds:
-                run()
-                n += 1
-            found[who].append((time.perf_counter() - start) / n)
-    return found
+    return in_turns(timed, rounds)
 
 
 if __name__ == "__main__":
-    main()
+    program(main)

@@ -1,6 +1,6 @@
 """Cost models on real measurements: random rows of three convolutions, measured here, split into training and test.
 
-    hatch run python tools/bench/surrogate.py [--rows 240] [--splits 8]
+    hatch run python benchmarks/surrogate.py [--rows 240] [--splits 8]
 
 Prints, as means over tasks and splits: Spearman on unseen rows, and best and mean label of the 8 rows ranked first.
 """
