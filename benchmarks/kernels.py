@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--space", default="both")
     options = parser.parse_args()
     from tt_core.compiler.peak import peak_flops
-    from tt_core.compiler.target import cores, use_all_cores, resolve
+    from tt_core.compiler.target import cores, resolve, use_all_cores
 
     use_all_cores()
     from tt_core.prepared import prepare

@@ -69,7 +69,7 @@ def main() -> None:
 
 def _record(models: Sequence[str], out: Path) -> None:
     if not (out / "peak.json").exists():
-        from tt_core.compiler.target import use_all_cores, resolve
+        from tt_core.compiler.target import resolve, use_all_cores
 
         use_all_cores()
         from tt_core.compiler.peak import peak_flops

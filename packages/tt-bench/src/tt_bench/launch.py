@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from tt_spec import PluginError
+from tt_spec import UserError
 
 from tt_bench.errors import BenchError
 
@@ -46,8 +46,8 @@ def program(main: Callable[[], None]) -> None:
     """Call a program's `main`; a mistake that its user can fix is a line and an exit code, not a traceback."""
     try:
         main()
-    except PluginError as e:
+    except UserError as e:
         print(e, file=sys.stderr)
-        sys.exit(getattr(e, "exit_code", 2))
+        sys.exit(e.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)

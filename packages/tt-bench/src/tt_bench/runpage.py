@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tt_spec import Batch, Measurement, Plugins, RunInfo, StoreError, TaskState
+from tt_spec import Batch, Listener, Measurement, Plugins, RunInfo, StoreError, TaskState
 
 from tt_bench import pictures
 from tt_bench.errors import BenchError
@@ -26,7 +26,7 @@ PANELS = 12
 
 
 @dataclass
-class Told:
+class Told(Listener):
     """The content of a run's events; a listener of the event hooks.
 
     Args:
