@@ -48,7 +48,7 @@ class Steps:
 
 
 class MyPlugin:
-    """What a distribution's `hooks.py` would say."""
+    """The content of a distribution's `hooks.py`."""
 
     @hookimpl
     def tt_searchers(self) -> list[Entry]:

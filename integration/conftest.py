@@ -1,4 +1,4 @@
-"""What the composed tests share: the command in a real process."""
+"""The parts that the composed tests share: the command in a real process."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ OP = "op:conv2d:1,8,14,16,3,1,1"
 
 @pytest.fixture
 def folder(tmp_path):
-    """What lies in the user's folder, with every byte of it."""
+    """The content of the user's folder, with every byte of it."""
     return lambda: {p.name: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
 
 

@@ -38,7 +38,7 @@ ROLES = {
     "measurer": (4, "Bang"),
     "evaluator": (3, "Bang"),
 }
-"""How many programs are measured before each breaks, and what of."""
+"""The number of programs that are measured before each breaks, and what of."""
 
 
 @pytest.mark.parametrize("role", ROLES)

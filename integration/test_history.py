@@ -1,4 +1,4 @@
-"""What stays on the disk: the run retold, and every way a history can be unusable."""
+"""The traces on the disk: the run retold, and every way a history can be unusable."""
 
 from __future__ import annotations
 

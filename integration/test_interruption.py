@@ -1,4 +1,4 @@
-"""What survives: Ctrl-C, and kill -9 of the main process."""
+"""Interruptions that are survived: Ctrl-C, and kill -9 of the main process."""
 
 from __future__ import annotations
 

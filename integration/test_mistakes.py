@@ -1,4 +1,4 @@
-"""Whatever is thrown at the command: one of the documented exit codes, one line, no traceback, no hang."""
+"""Mistakes of every kind thrown at the command: one of the documented exit codes, one line, no traceback, no hang."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ships is never slower than the untuned program, operator by operator and as a whole model."""
+"""The shipped program is never slower than the untuned program, operator by operator and as a whole model."""
 
 from __future__ import annotations
 

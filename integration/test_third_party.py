@@ -57,7 +57,8 @@ def test_its_pieces_are_listed_with_their_distribution(python):
     listed = json.loads(python("-m", "tt_core", "plugins", "--json").stdout)
     assert listed["broken"] == []
     mine = {(p["role"], p["name"], p["version"]) for p in listed["pieces"] if p["distribution"] == "acme-tt"}
-    wanted = {("searcher", "hillclimb"), ("surrogate", "knn"), ("listener", "tt_batch_measured")}
+    wanted = {("searcher", "hillclimb"), ("surrogate", "knn"), ("measurer", "here"), ("store", "lines")}
+    wanted |= {("listener", "tt_batch_measured")}
     assert mine == {(*piece, "1.0.0") for piece in wanted}
 
 
@@ -86,8 +87,42 @@ def test_its_pieces_tune_an_operator_and_its_listener_writes_every_measurement(p
     assert sidecar["versions"]["acme-tt"] == "1.0.0"
 
 
+def test_its_measurer_and_store_tune_ship_and_show_their_history(python, tmp_path):
+    sets = ["--set", "measurer=here", "--set", "store=lines", "--set", "batch=8"]
+    command = ["-m", "tt_core", "tune", "op:matmul:64,64,64", "--trials", "16", *sets]
+    done = python(*command, "--history", "h.jsonl", "--out", "m.so", cwd=tmp_path)
+    assert "verified against the untuned program" in done.stdout and (tmp_path / "m.so").exists()
+    again = python(*command, "--history", "h.jsonl", cwd=tmp_path)
+    assert "continuing: 16 measurements" in again.stdout
+    shown = python("-m", "tt_core", "history", "show", "h.jsonl", "--store", "lines", cwd=tmp_path).stdout
+    assert "2 runs" in shown and "16 trials are spent" in shown
+    (row,) = [line.split() for line in shown.splitlines() if line.startswith("matmul")]
+    assert row[1] == "matmul" and row[4] == "32"
+
+
+BLIND = """
+import sys
+from tt_core.cli.app import run
+from acme_tt import here, lines
+
+del here.InThisProcess.race
+del lines.LinesStore.summary
+sys.exit(run(sys.argv[1:]))
+"""
+
+
+def test_a_piece_without_a_capability_is_refused_by_its_name(python, tmp_path):
+    tune = ["tune", "op:matmul:8,8,8", "--trials", "2", "--set", "measurer=here", "--out", "m.so"]
+    done = python("-c", BLIND, *tune, code=2, cwd=tmp_path)
+    assert "it lacks race (Races), which a run that writes a file (--out) needs" in done.stderr
+    assert list(tmp_path.glob("tt.db*")) == [] or "trials" not in done.stdout
+    (tmp_path / "h.jsonl").touch()
+    done = python("-c", BLIND, "history", "show", "h.jsonl", "--store", "lines", code=2, cwd=tmp_path)
+    assert "--store lines: it lacks summary (Summarises)" in done.stderr
+
+
 def test_its_own_tests_run_the_contracts(python):
-    wanted = len(cases(contract_for("searcher"))) + len(cases(contract_for("surrogate")))
+    wanted = sum(len(cases(contract_for(role))) for role in ("searcher", "surrogate", "store", "measurer"))
     done = python("-m", "pytest", "-p", "no:cacheprovider", "--rootdir", str(HERE), str(HERE / "tests"))
     assert re.search(rf"\b{wanted} passed", done.stdout), done.stdout[-500:]
 

@@ -3,9 +3,20 @@
 import functools
 import warnings
 
+import numpy as np
 import pytest
+from tt_core.host import Host
 from tt_spec import Plugins
-from tt_spec.testing import CONTRACTS, SamplerContract, cases, check, contract_for, tiny_task
+from tt_spec.testing import (
+    CONTRACTS,
+    HostContract,
+    ModelFormatContract,
+    SamplerContract,
+    cases,
+    check,
+    contract_for,
+    tiny_task,
+)
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # tests of the plug-ins report what is broken
@@ -18,7 +29,26 @@ OPTIONS = {
     # its default backend needs no compiler: programs are pauses
     ("measurer", "local"): lambda tmp_path: {"workers": 1, "lock": tmp_path / "lock"},
 }
-FIXTURES = {("measurer", "local"): {"task": tiny_task()}}
+
+
+@functools.cache
+def operator():
+    """A small convolution with bias, for spaces: they have templates of it."""
+    from tt_core.compiler.lower import unpack
+    from tt_core.prepared import prepare
+
+    mod, target, _ = unpack(prepare("op:conv2d:1,16,8,16,3,1,1").tasks[0].payload)
+    return mod, target
+
+
+def pause(tmp_path):
+    """A "library" of the backend without a compiler."""
+    path = tmp_path / "pause.txt"
+    path.write_text("0.001")
+    return str(path), {"x": np.arange(3.0)}
+
+
+FIXTURES = {("measurer", "local"): lambda tmp_path: {"task": tiny_task(), "library": pause(tmp_path)}}
 
 
 class Synthesises(SamplerContract):
@@ -42,7 +72,74 @@ def test_keeps_its_contract(role, name, test, tmp_path):
     options = OPTIONS.get((role, name), lambda tmp_path: {})(tmp_path)
     factory = functools.partial(PLUGINS.build, role, name, **options)
     contract = Synthesises if role == "sampler" and name in SYNTHESISES else None
-    check(role, factory, only=test, contract=contract, **FIXTURES.get((role, name), {}))
+    fixtures = FIXTURES.get((role, name), lambda tmp_path: {})(tmp_path)
+    if role == "space":
+        fixtures["operator"] = operator()
+    check(role, factory, only=test, contract=contract, **fixtures)
+
+
+class TestHost(HostContract):
+    @pytest.fixture
+    def piece(self):
+        return Host()
+
+
+class TestOnnxFormat(ModelFormatContract):
+    @pytest.fixture
+    def piece(self):
+        return PLUGINS.build("model", ".onnx")
+
+    @pytest.fixture
+    def path(self, tmp_path):
+        from onnx import TensorProto, helper, save
+
+        x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3]) for name in "xy")
+        graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])
+        save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
+        return tmp_path / "m.onnx"
+
+
+class TestExportedProgramFormat(ModelFormatContract):
+    @pytest.fixture
+    def piece(self):
+        return PLUGINS.build("model", ".pt2")
+
+    @pytest.fixture
+    def path(self, tmp_path):
+        import torch
+
+        torch.export.save(torch.export.export(torch.nn.ReLU(), (torch.ones(2, 3),)), tmp_path / "m.pt2")
+        return tmp_path / "m.pt2"
+
+
+class TestTvmScriptFormat(ModelFormatContract):
+    @pytest.fixture
+    def piece(self):
+        return PLUGINS.build("model", ".py")
+
+    @pytest.fixture
+    def path(self, tmp_path):
+        text = """
+from tvm.script import ir as I
+from tvm.script import relax as R
+
+
+@I.ir_module
+class Module:
+    @R.function
+    def main(x: R.Tensor((2, 3), "float32")) -> R.Tensor((2, 3), "float32"):
+        with R.dataflow():
+            y = R.nn.relu(x)
+            R.output(y)
+        return y
+"""
+        (tmp_path / "m.py").write_text(text)
+        return tmp_path / "m.py"
+
+
+def test_every_format_is_under_its_contract():
+    formats = {name for name in PLUGINS.names("model") if name.startswith(".")}
+    assert formats == {".onnx", ".pt2", ".py"}
 
 
 def test_no_plugin_is_broken():

@@ -16,7 +16,7 @@ EXAMPLES = ROOT / "examples"
 
 
 def show(name: str, folder: Path) -> str:
-    """What the example prints when it runs in that folder."""
+    """The output of the example, run in that folder."""
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / name)], cwd=folder, capture_output=True, text=True, timeout=300
     )

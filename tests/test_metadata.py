@@ -1,4 +1,4 @@
-"""What a package index shows of each package, and what an installer obeys."""
+"""The metadata that a package index shows of each package and that an installer obeys."""
 
 import re
 import sys

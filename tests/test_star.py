@@ -31,7 +31,7 @@ def imports(source: str) -> Iterator[tuple[int, str]]:
 
 
 def forbidden(package: str, source: str) -> list[str]:
-    """What this source of `package` imports and may not."""
+    """The imports in this source of `package` that it may not have."""
     own = {package.replace("-", "_"), "tt_spec"}
     bad = []
     for line, name in imports(source):

@@ -141,16 +141,16 @@ class Run:
         wheels.write_text("\n".join(f"{run.name} @ {run.wheel.absolute().as_uri()}" for run in ours))
         shutil.copytree(suite.parent, copy, ignore=shutil.ignore_patterns("src", "__pycache__", ".*"))
 
-        bin = environment / "bin"
+        folder = environment / "bin"
         resolution = ["--only-binary", ":all:", "--resolution", "lowest-direct" if options.oldest else "highest"]
         self._step(
             "install",
             [UV, "venv", "--python", options.python, environment],
-            [UV, "pip", "install", "--python", bin / "python", *resolution, "-r", wanted, "-c", wheels],
-            [UV, "pip", "list", "--python", bin / "python"],
+            [UV, "pip", "install", "--python", folder / "python", *resolution, "-r", wanted, "-c", wheels],
+            [UV, "pip", "list", "--python", folder / "python"],
         )
         settings = ["-c", ROOT / "pyproject.toml", "--rootdir", copy.parent, "-p", "no:cacheprovider"]
-        self._step("tests", [bin / "pytest", *settings, *choice, copy / suite.name], cwd=copy)
+        self._step("tests", [folder / "pytest", *settings, *choice, copy / suite.name], cwd=copy)
         if self.passed:
             self.result = self.log.read_text().splitlines()[-1].split(" in ")[0]
         if not options.keep:

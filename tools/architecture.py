@@ -135,7 +135,7 @@ def floors(core: Package) -> tuple[list[Floor], set[tuple[int, int]]]:
 
 
 def _parts(core: Package) -> dict[str, set[str]]:
-    """Which rooms and loose modules each of them imports."""
+    """The rooms and loose modules that each of them imports."""
     own = f"{core.module}."
     parts = {name.removesuffix("/") for name in core.inside()}
     graph: dict[str, set[str]] = {part: set() for part in parts}

@@ -44,7 +44,7 @@ __all__ = ["{cls}"]
 
 
 class {cls}(SyntheticMeasurer):
-    """What it is."""
+    """A new piece."""
 
     def measure(self, task: Task, codes: np.ndarray, bar: Bar) -> Iterator[Measurement]:
         yield from super().measure(task, codes, bar)
@@ -61,7 +61,7 @@ __all__ = ["{cls}"]
 
 
 class {cls}:
-    """What it is."""
+    """A new piece."""
 
     def legalizers(self, target: Any) -> dict[str, Any]:
         """Functions for `relax.transform.LegalizeOps`, by operator: how the space wants its operators to be written."""
@@ -102,7 +102,7 @@ __all__ = ["{function}"]
 
 
 def {function}() -> str:
-    """What `tt tune` takes: an operator as here, the path of an ONNX file, or an imported model."""
+    """A model as `tt tune` takes it: an operator as here, the path of an ONNX file, or an imported model."""
     return "op:matmul:128,128,128"
 ''',
     "recipe": '''
@@ -131,7 +131,7 @@ def {function}() -> Callable[..., None]:
 
 
 def say(word: str = "hello") -> None:
-    """What it does; typer makes options of its arguments."""
+    """Say a word; typer makes options of the arguments."""
     print(word)
 ''',
 }
@@ -286,7 +286,7 @@ def _module(role: str, words: dict[str, str]) -> str:
         if node is cls:
             options = re.search(r"\n *Args:\n.*", ast.get_source_segment(source, doc) or "", re.DOTALL)
             end = options.group() if options else '    """'
-            about = f'"""What it is.\n\n    Source: author (year), title, link.\n{end}'
+            about = f'"""A new piece.\n\n    Source: author (year), title, link.\n{end}'
         lines = source.splitlines(keepends=True)
         indent = " " * doc.col_offset
         source = "".join([*lines[: doc.lineno - 1], f"{indent}{about}\n", *lines[doc.end_lineno :]])

@@ -311,7 +311,7 @@ def _reach(run: dict[str, Any], latency_s: float) -> float:
 
 
 def _quicker(one: dict[str, Any], other: dict[str, Any]) -> float:
-    """How many times sooner `one` comes within 2 % of the latency that both have reached in the end."""
+    """The factor by which `one` comes sooner within 2 % of the latency that both have reached in the end."""
     goal = 1.02 * max(_final(one), _final(other))
     return _reach(other, goal) / _reach(one, goal)
 

@@ -3,7 +3,8 @@
 import pytest
 from acme_tt.climb import HillClimb
 from acme_tt.knn import NearestNeighbours
-from tt_spec.testing import SearcherContract, SurrogateContract
+from acme_tt.lines import LinesStore
+from tt_spec.testing import SearcherContract, StoreContract, SurrogateContract
 
 
 class TestHillClimb(SearcherContract):
@@ -16,3 +17,9 @@ class TestNearestNeighbours(SurrogateContract):
     @pytest.fixture
     def piece(self):
         return NearestNeighbours(neighbours=3)
+
+
+class TestLinesStore(StoreContract):
+    @pytest.fixture
+    def piece(self, tmp_path):
+        return LinesStore(tmp_path / "tt.jsonl")

@@ -293,4 +293,4 @@ def test_anything_else_is_named_by_its_type():
 
 
 def test_operators_keep_their_shape_in_their_name():
-    assert "leave --shape out" in message("op:matmul:4,4,4", x=(4, 4))
+    assert "omit --shape" in message("op:matmul:4,4,4", x=(4, 4))

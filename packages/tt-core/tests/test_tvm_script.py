@@ -133,8 +133,8 @@ def main(A: T.Buffer((4,), "float32"), B: T.Buffer((4,), "float32")):
     [
         ("B[v] = A[v]", "A[v] = B[v]", "the outputs of an operator are its last parameters"),
         ("B[v] = A[v]", "B[v] = B[v]", None),
-        ("range(4)", "range(n)", "line 4 is no TVMScript: Undefined variable: n"),
-        ("range(4)", "range(", "is no TVMScript: SyntaxError"),
+        ("range(4)", "range(n)", "line 4 is not TVMScript: Undefined variable: n"),
+        ("range(4)", "range(", "is not TVMScript: SyntaxError"),
         (
             '        with T.sblock("b"):\n            v = T.axis.spatial(4, i)\n            B[v] = A[v]',
             "        B[i] = A[i]",
@@ -164,7 +164,7 @@ def test_an_operator_needs_blocks(message):
 
 
 def test_an_operator_keeps_its_shape(message):
-    assert "leave --shape out" in message(OPERATOR, a=(1, 1))
+    assert "omit --shape" in message(OPERATOR, a=(1, 1))
 
 
 @settings(max_examples=60, deadline=None)

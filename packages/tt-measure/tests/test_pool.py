@@ -87,7 +87,7 @@ def test_each_misbehaviour_is_its_rows_error_and_nobody_elses(pool, tmp_path):
     log = tmp_path / "log"
     task = wild.task(log)
     bad = {500 + i: kind for i, kind in enumerate(EXPECTED)}
-    codes = oks(24, ms=9) + [wild.row(kind, 1, id) for id, kind in bad.items()] + [wild.row("noisy", 9, 900)]
+    codes = oks(24, ms=9) + [wild.row(kind, 1, i) for i, kind in bad.items()] + [wild.row("noisy", 9, 900)]
     codes = np.random.default_rng(1).permutation(np.array(codes))
     results = list(pool.measure(task, codes, Bar()))
     assert sorted(m.config for m in results) == sorted(map(tuple, codes.tolist()))

@@ -42,8 +42,8 @@ def task(log: object = "", name: str = "wild") -> Task:
     return Task(f"{name}-{log}", name, "wild", "none", (space,), 1e6, payload=str(log).encode())
 
 
-def row(behaviour: str, ms: int, id: int) -> list[int]:
-    return [BEHAVIOURS.index(behaviour), ms, id]
+def row(behaviour: str, ms: int, number: int) -> list[int]:
+    return [BEHAVIOURS.index(behaviour), ms, number]
 
 
 class Backend:

@@ -1,12 +1,13 @@
 """Contracts pass good pieces and catch broken ones."""
 
 import copy
+import itertools
 import math
 import threading
 
 import numpy as np
 import pytest
-from tt_spec import Plugins, Prediction, Proposal, Realised, Selection, Slot, Timing, draw
+from tt_spec import Knob, Plugins, Prediction, Proposal, Realised, Selection, Slot, Space, Timing, draw
 from tt_spec.pieces.memory_store import MemoryStore
 from tt_spec.pieces.null_surrogate import NullSurrogate
 from tt_spec.pieces.once_evaluator import OnceEvaluator
@@ -15,7 +16,90 @@ from tt_spec.pieces.sequential_scheduler import SequentialScheduler
 from tt_spec.pieces.synthetic import SyntheticMeasurer
 from tt_spec.pieces.top_sampler import TopSampler
 from tt_spec.pieces.trials_stopper import TrialsStopper
+from tt_spec.roles import CAPABILITIES, capabilities
 from tt_spec.testing import CONTRACTS, SearcherContract, cases, check, contract_for
+
+
+class Knobs:
+    """A workload without a compiler: a schedule is the row itself, odd rows have none."""
+
+    space = Space((Knob("tile", "choice", tuple(range(6))), Knob("deep", "choice", (0, 1), active_if=(0, (2,)))))
+
+    def apply(self, row):
+        if not self.space.in_range(np.asarray(row)[None])[0] or row[0] % 2:
+            raise ValueError("no such program")
+        return tuple(row)
+
+    def read(self, schedule, row):
+        return self.space.canonical(np.asarray(schedule, dtype=np.int64)[None])[0]
+
+    def features(self, schedules):
+        return [np.ones((2, 164)) for _ in schedules]
+
+    def repack(self, row):
+        return "packed" if row[0] == 4 else None
+
+
+class Builder:
+    def __init__(self, work=Knobs, legalizers=None):
+        self.work, self.how = work, legalizers or {"relax.add": print}
+
+    def open(self, mod, target):
+        return self.work()
+
+    def legalizers(self, target):
+        return self.how
+
+
+class Able(SyntheticMeasurer):
+    """Does everything that a measurer may."""
+
+    def prestart(self):
+        pass
+
+    def race(self, task, codes, rounds=10, min_ms=10.0, untuned=False):
+        return [[1e-3] * rounds for _ in range(len(codes) + untuned)]
+
+    def check(self, task, row):
+        return None
+
+    def race_models(self, paths, inputs, seconds=6.0, rounds=10):
+        return [[1e-3] * rounds for _ in paths]
+
+    def run_model(self, path, inputs):
+        return list(inputs.values())
+
+
+class Keeps(MemoryStore):
+    """Does everything that a store may."""
+
+    def __init__(self):
+        super().__init__()
+        self.tasks = {}
+
+    def remember(self, tasks):
+        self.tasks |= {t.key: t for t in tasks}
+
+    def runs(self):
+        return [{"id": k, "started": 0.0, "reason": r.get("reason"), "info": r} for k, r in self._runs.items()]
+
+    def summary(self):
+        found = {}
+        for m in self.query():
+            found.setdefault((m.task_key, m.device), []).append(m)
+        return [
+            {
+                "task_key": key,
+                "device": device,
+                "name": None,
+                "op": None,
+                "trials": len(rows),
+                "failed": sum(m.error is not None for m in rows),
+                "best_s": min(m.latency_s for m in rows),
+            }
+            for (key, device), rows in found.items()
+        ]
+
 
 TRIVIAL = {
     "evaluator": OnceEvaluator,
@@ -26,12 +110,26 @@ TRIVIAL = {
     "scheduler": SequentialScheduler,
     "stopper": TrialsStopper,
     "store": MemoryStore,
+    "space": Builder,
 }
+LIBRARY = ("model.so", {"x": np.arange(3.0)})
 
 
 @pytest.mark.parametrize(("role", "test"), [(r, t) for r in CONTRACTS for t in cases(contract_for(r))])
 def test_the_trivial_piece_passes(role, test):
     check(role, TRIVIAL[role], only=test)
+
+
+@pytest.mark.parametrize("test", cases(contract_for("measurer")))
+def test_a_measurer_of_every_capability_passes(test):
+    assert set(capabilities("measurer", Able())) == set(CAPABILITIES["measurer"])
+    check("measurer", Able, only=test, library=LIBRARY)
+
+
+@pytest.mark.parametrize("test", cases(contract_for("store")))
+def test_a_store_of_every_capability_passes(test):
+    assert set(capabilities("store", Keeps())) == set(CAPABILITIES["store"])
+    check("store", Keeps, only=test)
 
 
 class TestAsAPluginAuthorWouldWriteIt(SearcherContract):
@@ -507,6 +605,99 @@ class OneRun(MemoryStore):
 class BestOfFailures(MemoryStore):
     def best(self, task_key, device=None):
         return min(self.query(task_key, device=device), key=lambda m: m.latency_s, default=None)
+
+
+NUMBERS = itertools.count()
+
+
+def raises(e):
+    def fails(*_):
+        raise e
+
+    return fails
+
+
+class Named(Knobs):
+    def __init__(self, name):
+        self.space = Space(Knobs.space.knobs, name=name)
+
+
+class Peak(SequentialScheduler):
+    """Gives up once it knows the peak."""
+
+    known = False
+
+    def peak(self, flops):
+        self.known = True
+
+    def next(self, states, clock):
+        return None if self.known else super().next(states, clock)
+
+
+def able(**methods):
+    """A measurer of every capability but for some methods."""
+    return type("Able", (Able,), methods)
+
+
+def keeps(**methods):
+    return type("Keeps", (Keeps,), methods)
+
+
+def works(**methods):
+    return lambda: Builder(type("Works", (Knobs,), methods))
+
+
+CAPABLE = {
+    ("measurer", "starts once"): (able(prestart=lambda self: "started"), "starts_early"),
+    ("measurer", "forgets the untuned"): (
+        able(race=lambda self, task, codes, rounds, ms, untuned=False: [[1e-3] * rounds for _ in codes]),
+        "races_in_turns",
+    ),
+    ("measurer", "one round"): (
+        able(race=lambda self, task, codes, *_: [[1e-3]] * (len(codes) + bool(_[-1]))),
+        "races_in_turns",
+    ),
+    ("measurer", "says true"): (able(check=lambda self, task, row: True), "checks_a_row"),
+    ("measurer", "runs nothing"): (able(run_model=lambda self, path, inputs: []), "runs_a_library"),
+    ("measurer", "runs at random"): (
+        able(run_model=lambda self, path, inputs: [np.random.default_rng().random(3)]),
+        "runs_a_library",
+    ),
+    ("measurer", "races one"): (able(race_models=lambda self, paths, *_: [[1e-3]]), "races_libraries"),
+    ("store", "tasks as rows"): (
+        keeps(remember=lambda self, tasks: self._all.extend(tasks)),
+        "remembers_tasks",
+    ),
+    ("store", "newest first"): (
+        keeps(runs=lambda self: Keeps.runs(self)[::-1]),
+        "lists_its_runs",
+    ),
+    ("store", "one device"): (keeps(summary=lambda self: Keeps.summary(self)[:1]), "summarises_tasks"),
+    ("space", "another each time"): (
+        lambda: Builder(lambda: Named(str(next(NUMBERS)))),
+        "opens_the_same_space_again",
+    ),
+    ("space", "not canonical"): (
+        works(read=lambda self, schedule, row: np.array([row[0], 1])),
+        "rows_become_programs_and_rows_again",
+    ),
+    ("space", "no program"): (works(apply=raises(ValueError("never"))), "rows_become_programs_and_rows_again"),
+    ("space", "anything goes"): (works(apply=lambda self, row: tuple(row)), "a_row_outside_is_refused"),
+    ("space", "flat features"): (
+        works(features=lambda self, schedules: [np.ones(164) for _ in schedules]),
+        "features_are_per_statement",
+    ),
+    ("space", "moody"): (works(repack=lambda self, row: object()), "says_how_constants_are_repacked"),
+    ("space", "not callable"): (lambda: Builder(legalizers={"relax.add": 1}), "says_how_operators_are_written"),
+    ("scheduler", "peak"): (lambda: Peak(), "knowing_the_peak_leaves_it_usable"),
+}
+
+
+@pytest.mark.parametrize(("role", "name"), CAPABLE, ids=" ".join)
+def test_a_broken_capability_is_caught(role, name):
+    factory, caught_by = CAPABLE[role, name]
+    with pytest.raises((Exception, pytest.fail.Exception)):
+        check(role, factory, only=f"test_{caught_by}", library=LIBRARY)
 
 
 BROKEN = [

@@ -1,1 +1,1 @@
-"""Pieces for tt: a hill climber, a nearest-neighbour cost model, a CSV log."""
+"""Pieces for tt: a hill climber, a nearest-neighbour cost model, a measurer, a history of JSON lines, a CSV log."""

@@ -1,4 +1,4 @@
-"""What acme-tt brings to tt."""
+"""The pieces that acme-tt brings to tt."""
 
 from __future__ import annotations
 
@@ -16,6 +16,16 @@ def tt_searchers() -> list[Entry]:
 @hookimpl
 def tt_surrogates() -> list[Entry]:
     return [Entry("knn", "acme_tt.knn:NearestNeighbours", "mean of the nearest rows", "Cover and Hart 1967")]
+
+
+@hookimpl
+def tt_measurers() -> list[Entry]:
+    return [Entry("here", "acme_tt.here:InThisProcess", "candidates in this process")]
+
+
+@hookimpl
+def tt_stores() -> list[Entry]:
+    return [Entry("lines", "acme_tt.lines:LinesStore", "a line of JSON for everything")]
 
 
 @hookimpl

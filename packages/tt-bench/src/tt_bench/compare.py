@@ -32,7 +32,7 @@ WARM_UP = 72
 
 @dataclass(frozen=True)
 class Unit:
-    """What recipes are compared on: one task, or a whole model.
+    """The unit on which recipes are compared: one task, or a whole model.
 
     Args:
         name: For tables and file names.

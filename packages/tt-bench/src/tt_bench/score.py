@@ -104,7 +104,7 @@ class Baseline:
         self._offset, self._slope = ends[0], ends[1] - ends[0]  # a standardised curve is linear in the curve
 
     def evaluations(self, times: np.ndarray) -> np.ndarray:
-        """How many valid evaluations random search has made at these times, at least one, `(n,)`."""
+        """The number of valid evaluations that random search has made at these times, at least one, `(n,)`."""
         return np.maximum(np.searchsorted(self.done, times, side="right"), 1)
 
     def places(self, runs: Sequence[Run]) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Which operator got each slot, what was expected of it, and what it brought."""
+"""The slots of a run: whose each was, what was expected of it, and what it brought."""
 
 from __future__ import annotations
 

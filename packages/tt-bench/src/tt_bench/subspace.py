@@ -63,7 +63,7 @@ def narrow(space: Space, keep: Keep, codes: np.ndarray) -> tuple[np.ndarray, np.
 
 
 def importance(labels: np.ndarray, seconds: np.ndarray) -> np.ndarray:
-    """How much of the variance of log seconds each knob explains alone, `(d,)` in [0, 1].
+    """The share of the variance of log seconds that each knob explains alone, `(d,)` in [0, 1].
 
     Omega squared of a one-way analysis of variance, which, unlike eta squared, does not grow with the number of
     choices. Source: Hays (1963), Statistics for Psychologists, section 10.

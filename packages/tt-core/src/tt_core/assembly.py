@@ -58,7 +58,7 @@ BACKEND = "tt_core.compiler.backend:TvmBackend"
 
 
 class Pieces(Protocol):
-    """What assembly needs of a recipe: `tt_core.recipe.Recipe`, or one whose pieces are watched."""
+    """The part of a recipe that assembly needs: `tt_core.recipe.Recipe`, or one whose pieces are watched."""
 
     plugins: Plugins
     batch: int

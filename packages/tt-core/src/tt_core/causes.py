@@ -40,7 +40,7 @@ class Causes:
         return cls(tuple(Cause(n, key[0], messages[key]) for key, n in counts.most_common()))
 
     def headline(self) -> str:
-        """How many failed, by error: "64 candidates failed: 40 invalid, 24 build"."""
+        """Number of failures by error: "64 candidates failed: 40 invalid, 24 build"."""
         kinds: Counter[str] = Counter()
         for c in self.found:
             kinds[c.error] += c.count

@@ -13,8 +13,8 @@ __all__ = ["interruptible"]
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], str | None]]:
-    """What is yielded says "interrupted" after the first Ctrl-C, so that the run finishes the candidate in hand and
-    keeps its results; the second Ctrl-C ends it."""
+    """Yield a function that says "interrupted" after the first Ctrl-C, so that the run finishes the candidate in hand
+    and keeps its results; the second Ctrl-C ends it."""
     pressed = []
 
     def on_signal(number: int, frame: Any) -> None:

@@ -58,7 +58,7 @@ class LightScheduler:
         return dataclasses.replace(slot, trials=trials, info={**slot.info, "light": left})
 
     def room(self, states: Sequence[TaskState]) -> list[float]:
-        """How many more trials each task may have: inf for the heavy ones."""
+        """Trials that each task may still have: inf for the heavy ones."""
         if not states:
             return []
         matters = heavy(shares([s.task for s in states], [s.best_s for s in states]), self.portion)

@@ -1,4 +1,4 @@
-"""What a run would do: `tt tune --dry-run`."""
+"""The plan of a run: `tt tune --dry-run`."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class PlannedTask:
 
 @dataclass(frozen=True)
 class Plan:
-    """What `tune` would do with the same arguments, and how long it would take, about.
+    """A run that `tune` would make with the same arguments, and how long it would take, about.
 
     Args:
         left_out: Names of the tasks that were not chosen.

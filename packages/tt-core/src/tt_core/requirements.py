@@ -1,4 +1,4 @@
-"""What tt-core's own metadata asks of the installation, checked without importing any of it."""
+"""The requirements in tt-core's own metadata, checked without importing any of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def installed(distribution: str) -> str | None:
 
 
 def wants(distribution: str) -> list[Requirement]:
-    """What a distribution requires here, its extras left out; nothing if it is not installed."""
+    """The requirements of a distribution here, its extras left out; none if it is not installed."""
     try:
         texts = importlib.metadata.requires(distribution) or []
     except importlib.metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""What a run achieved."""
+"""The result of a run."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Result:
-    """What a run achieved.
+    """The result of a run.
 
     Args:
         reason: Why it stopped.

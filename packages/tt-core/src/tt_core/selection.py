@@ -1,4 +1,4 @@
-"""Which of a model's tasks are tuned: `--tasks`, `--skip` and `--only-heavy`."""
+"""The choice of a model's tasks: `--tasks`, `--skip` and `--only-heavy`."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def shares(tasks: Sequence[Task], best_s: Sequence[float]) -> np.ndarray:
 
 
 def heavy(share: np.ndarray, portion: float = 0.95) -> np.ndarray:
-    """Which tasks are heavy, `(n,)` bool: the fewest that together hold `portion` of the model's latency.
+    """The heavy tasks, `(n,)` bool: the fewest that together hold `portion` of the model's latency.
 
     The others are light: tuned as well as they can be, they change the model's latency by at most `1 - portion`.
     """

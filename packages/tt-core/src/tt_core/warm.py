@@ -11,7 +11,7 @@ __all__ = ["warm_rows"]
 
 
 def warm_rows(task: Task, plugins: Plugins) -> np.ndarray:
-    """What every plug-in's `tt_warm_start` gives for the task, `(n, d)` int64; one that fails is warned of."""
+    """The rows that plug-ins' `tt_warm_start` give for the task, `(n, d)` int64; one that fails is warned of."""
     found = [np.empty((0, len(task.space.knobs)), dtype=np.int64)]
     for who, call in plugins.each("tt_warm_start"):
         try:

@@ -30,7 +30,7 @@ class WorkerError(PieceError):
 
 @dataclass(frozen=True)
 class Ending:
-    """How a job ended.
+    """The end of a job.
 
     Args:
         verdict: "done", "raised" by the backend, "unopened" (the task could not be opened), "undecided" (the

@@ -14,7 +14,7 @@ from tt_measure.process import Job, Process, WorkerError
 __all__ = ["POLL_S", "Team"]
 
 POLL_S = 0.05
-"""How often a busy worker's memory is looked at, seconds."""
+"""Interval at which a busy worker's memory is looked at, seconds."""
 
 
 class Team:

@@ -1,4 +1,4 @@
-"""What is believed about an operator's future: a curve's posterior by Markov chain Monte Carlo."""
+"""The belief about an operator's future: a curve's posterior by Markov chain Monte Carlo."""
 
 from __future__ import annotations
 

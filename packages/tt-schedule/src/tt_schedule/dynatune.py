@@ -25,7 +25,7 @@ __all__ = ["DynaTune"]
 AUTO = 0.02
 """C of "auto"."""
 HEADROOM = 1.25
-"""What may still be gained near the peak and above it: Winograd needs fewer multiplications than are counted."""
+"""Gain that may remain near the peak and above it: Winograd needs fewer multiplications than are counted."""
 
 
 class DynaTune:
@@ -127,7 +127,7 @@ class DynaTune:
         return Slot(pick, trials, None, self.gain_s(states, pick, trials), info)
 
     def gain_s(self, states: Sequence[TaskState], i: int, size: int) -> float:
-        """What a slot of `size` trials for task `i` is expected to save the model, seconds."""
+        """Seconds that a slot of `size` trials for task `i` is expected to save the model."""
         s = states[i]
         if not valid(s):
             return 0.0
@@ -146,13 +146,13 @@ class DynaTune:
         return s.restored + s.trials
 
     def behind_s(self, states: Sequence[TaskState], i: int) -> float:
-        """What one execution of task `i` takes longer than similar operators say, times the chance to catch up with
+        """Seconds that task `i` takes longer than similar operators say, times the chance to catch up with
         the next slot; seconds."""
         should = similar_s(states, states[i], self.beta)
         return 0.0 if should is None else max(0.0, states[i].best_s - should) / (self.slots(states, i) + 1)
 
     def slots(self, states: Sequence[TaskState], i: int) -> int:
-        """How many slots task `i` had, at least 1; earlier runs' trials count in slots of `trials`."""
+        """Slots that task `i` had, at least 1; earlier runs' trials count in slots of `trials`."""
         return max(1, self.slots_[i] + states[i].restored // self.trials)
 
     def believe(self, states: Sequence[TaskState], s: TaskState, known: int, size: int) -> tuple[float, Curve]:
@@ -200,7 +200,7 @@ class DynaTune:
         return unit_s, float(self.c)
 
     def _remarks(self, states: Sequence[TaskState], pick: int) -> dict[str, float | str]:
-        """How the belief about the chosen operator was found, and what similar ones promise beside it."""
+        """Remarks on how the belief about the chosen operator was found, and on what similar ones promise beside it."""
         if pick not in self.beliefs_:
             return {"belief": "nothing valid yet"}
         curve = self.beliefs_[pick][2]

@@ -1,4 +1,4 @@
-"""What operators of one kind say about each other."""
+"""Conclusions from operators of one kind about each other."""
 
 from __future__ import annotations
 

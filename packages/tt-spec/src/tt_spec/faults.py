@@ -28,7 +28,7 @@ __all__ = [
 
 @contextmanager
 def blame(role: str, piece: Any) -> Iterator[None]:
-    """Whatever the block raises becomes the piece's `PieceFailure`; one raised further inside stays as it is."""
+    """Turn whatever the block raises into the piece's `PieceFailure`; one raised further inside stays as it is."""
     try:
         yield
     except PieceFailure:
@@ -73,7 +73,7 @@ def checked_scores(scores: Any, n: int) -> np.ndarray:
 
 
 def checked_realised(real: Any, asked: np.ndarray, space: Space) -> Realised:
-    """What `realise` answered if it is a row of the space, or a reason, for each row asked; else ValueError."""
+    """The answer of `realise` if it is a row of the space, or a reason, for each row asked; else ValueError."""
     codes = _rows("realise", real.codes, space)
     if len(codes) != len(asked) or len(real.why) != len(asked):
         raise ValueError(f"realise was asked {len(asked)} rows, got {len(codes)} rows and {len(real.why)} reasons")
@@ -84,7 +84,7 @@ def checked_realised(real: Any, asked: np.ndarray, space: Space) -> Realised:
 
 
 def checked_features(found: Statements, ok: Any, n: int) -> tuple[Statements, np.ndarray]:
-    """What `features` answered if it has a flag for each of `n` rows and a program for each flag, else ValueError."""
+    """The answer of `features` if it has a flag for each of `n` rows and a program for each flag, else ValueError."""
     ok = np.asarray(ok, dtype=bool)
     if ok.shape != (n,) or len(found) != ok.sum():
         raise ValueError(f"features was asked {n} rows, got {len(found)} programs and flags {ok.shape}")

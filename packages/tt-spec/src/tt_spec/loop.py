@@ -33,12 +33,12 @@ from tt_spec.types import Bar, Batch, Measurement, Slot, Task, TaskState, Trial
 __all__ = ["ROW_S", "Asks", "Loop", "Outcome", "rows_left"]
 
 ROW_S = 1.0
-"""What a row is taken to cost before one was measured, seconds. Cautious: what a first slot leaves over goes to others,
-what it takes too much is lost to them."""
+"""Assumed cost of a row before one was measured, seconds. Cautious: what a first slot leaves over goes to others, what
+it takes too much is lost to them."""
 
 
 class Asks(Protocol):
-    """What the loop needs of a task's pipeline; see `tt_spec.Pipeline`."""
+    """The part of a task's pipeline that the loop needs; see `tt_spec.Pipeline`."""
 
     task: Task
 
@@ -60,7 +60,7 @@ class Asks(Protocol):
 
 @dataclass
 class Outcome:
-    """How a run ended: each task's state, the reason, and what failed if anything did."""
+    """The end of a run: each task's state, the reason, and what failed if anything did."""
 
     states: list[TaskState]
     reason: str

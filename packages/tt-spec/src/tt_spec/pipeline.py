@@ -122,7 +122,7 @@ class Pipeline:
         return min(self._seconds, default=math.inf)
 
     def errors(self) -> Counter[str | None]:
-        """How often each error occurred; the valid rows count under None."""
+        """Number of rows by error; the valid ones count under None."""
         return Counter(self._errors)
 
     def incumbents(self) -> list[tuple[int, float]]:

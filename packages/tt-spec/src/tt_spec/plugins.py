@@ -131,7 +131,7 @@ class Plugins:
         return list(found.values())
 
     def others(self) -> list[tuple[str, str, str]]:
-        """What plug-ins do beside bringing pieces: `(hook, distribution, version)` of events and contributions."""
+        """The hooks of events and contributions that plug-ins implement: `(hook, distribution, version)`."""
         hooks = [h for h in vars(Specs) if h.startswith("tt_") and h[3:-1] not in ROLES]
         found = []
         for hook in hooks:
@@ -177,7 +177,7 @@ class Plugins:
         return built
 
     def factory(self, role: str, name: str) -> Any:
-        """What builds the piece, imported."""
+        """The callable that builds the piece, imported."""
         piece = self.find(role, name)
         build = piece.entry.build
         if not isinstance(build, str):

@@ -45,7 +45,7 @@ def draw(space: Space, seen: set[bytes] | frozenset[bytes], n: int, rng: np.rand
 
 
 class _Turns:
-    """Whose turn it is among the choices of the first knob that has a prior."""
+    """The turns of the choices of the first knob that has a prior."""
 
     def __init__(self, space: Space, seen: set[bytes]) -> None:
         self.knob = next((i for i, k in enumerate(space.knobs) if k.prior and k.active_if is None), None)

@@ -87,7 +87,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Realised:
-    """What rows became when their programs were made.
+    """The rows after their programs were made.
 
     Args:
         codes: `(n, d)` canonical rows, read back from the programs.
@@ -114,7 +114,7 @@ class Candidate(Protocol):
 
 
 class Backend(Protocol):
-    """What knows a compiler. Lives in a worker process; `open` is called before a task's first use.
+    """The compiler's side. Lives in a worker process; `open` is called before a task's first use.
 
     A backend behind a measurer that races, checks or runs models has these methods too (`Races`, `Checks`,
     `RacesModels`, `RunsModels`).
@@ -127,7 +127,7 @@ class Backend(Protocol):
         ...
 
     def features(self, task: Task, codes: np.ndarray) -> tuple[Statements, np.ndarray]:
-        """Which rows have a program, `(n,)` bool, and the statement features of those, in order."""
+        """The statement features of the rows that have a program, in order, and which rows those are, `(n,)` bool."""
         ...
 
     def build(self, task: Task, row: np.ndarray) -> Candidate:
@@ -135,7 +135,7 @@ class Backend(Protocol):
         ...
 
     def threads(self) -> int:
-        """How many threads a program runs with in this process."""
+        """Threads that a program runs with in this process."""
         ...
 
 
@@ -219,7 +219,7 @@ class Checks(Protocol):
     """A measurer that compares a row's outputs with the untuned program's."""
 
     def check(self, task: Task, row: np.ndarray) -> str | None:
-        """What is wrong with the outputs of the row `(d,)`, or None."""
+        """The fault in the outputs of the row `(d,)`, or None."""
         ...
 
 
@@ -348,7 +348,7 @@ class LimitsRows(Protocol):
     """A stopper of the run with a budget of rows, so that the last batch is cut to it."""
 
     def room(self, state: RunState) -> int:
-        """How many more rows may be measured."""
+        """Rows that may still be measured."""
         ...
 
 
@@ -441,7 +441,7 @@ class Workload(Protocol):
         ...
 
     def repack(self, row: np.ndarray) -> Any:
-        """Which constant argument the row's program takes in another form, None where all stay as they are."""
+        """The constant argument that the row's program takes in another form, None where all stay as they are."""
         ...
 
 
@@ -463,8 +463,13 @@ class ModelFormat(Protocol):
     """Reads one kind of model file. Its entry under `tt_models` is called like the suffix: ".onnx"."""
 
     def read(self, path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Any:
-        """What `tt_core.models.load` takes, or its `Model`. `shapes` fixes the shapes of inputs by name. Raises
-        `UserError` for a file that cannot be used."""
+        """A `tt_core.models.Model`, or whatever `tt_core.models.load` takes.
+
+        Args:
+            shapes: Fixed shapes by input name, for dynamic dimensions.
+
+        Raises `UserError` for a file that cannot be used.
+        """
         ...
 
 
@@ -473,7 +478,7 @@ class ModelFormat(Protocol):
 
 @dataclass(frozen=True)
 class RunInfo:
-    """What every event listener is told of the run.
+    """The run as event listeners are told of it.
 
     Args:
         options: Model, target, recipe, budget, versions: what the store's `begin_run` was told.
@@ -506,8 +511,10 @@ class Listener:
 
 
 class Host(Protocol):
-    """What `tt` offers to a plug-in's command: the value of `typer.Context.obj` there. Stateless and picklable, so that
-    a command's worker processes can have it too."""
+    """The doors that `tt` opens to a plug-in's command: the value of `typer.Context.obj` there.
+
+    Stateless and picklable, so that a command's worker processes can have it too.
+    """
 
     def prepare(self, model: str, *, target: str = "native", tasks: str = "*", space: str = "both") -> Any:
         """A model, lowered for a target: an object with `model`, `target` and `tasks`."""
@@ -526,7 +533,7 @@ class Host(Protocol):
         ...
 
     def device(self, target: Any) -> str:
-        """What must be equal for two measurements to be comparable."""
+        """The fingerprint that must be equal for two measurements to be comparable."""
         ...
 
     def versions(self) -> dict[str, str]:
@@ -577,7 +584,7 @@ PROTOCOLS: dict[str, type] = {
     "store": Store,
     "space": SpaceBuilder,
 }
-"""What a piece of each role must do."""
+"""The protocol of each role."""
 
 CAPABILITIES: dict[str, tuple[type, ...]] = {
     "measurer": (Prestarts, Races, Checks, RacesModels, RunsModels),
@@ -586,7 +593,7 @@ CAPABILITIES: dict[str, tuple[type, ...]] = {
     "stopper": (LimitsRows, LimitsTime),
     "store": (Remembers, ListsRuns, Summarises),
 }
-"""What a piece of a role may do beside."""
+"""The capabilities that a piece of a role may have."""
 
 
 def capabilities(role: str, piece: Any) -> tuple[type, ...]:
@@ -595,7 +602,7 @@ def capabilities(role: str, piece: Any) -> tuple[type, ...]:
 
 
 def missing(piece: Any, *protocols: type) -> list[str]:
-    """What the piece lacks of these protocols: "race (Races)"; of a role's own, the method alone."""
+    """The members of these protocols that the piece lacks: "race (Races)"; of a role's own, the method alone."""
     own = set(PROTOCOLS.values())
     found = []
     for protocol in protocols:

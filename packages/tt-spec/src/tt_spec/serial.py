@@ -45,7 +45,7 @@ def to_json(thing: Any) -> str:
 
 
 def from_json(text: str | bytes) -> Any:
-    """What `to_json` wrote. Raises ValueError that says what is wrong with the text."""
+    """The object that `to_json` wrote. Raises ValueError that says what is wrong with the text."""
     try:
         return _unpack(json.loads(text))
     except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as e:

@@ -177,7 +177,7 @@ class Space:
         return np.concatenate([t[codes[:, i]] * on[:, i : i + 1] for i, t in enumerate(self._tables)], axis=1)
 
     def active(self, codes: np.ndarray) -> np.ndarray:
-        """Which knobs matter in each row, `(n, d)` bool."""
+        """The knobs that matter in each row, `(n, d)` bool."""
         codes = self._rows(codes)
         on = np.ones(codes.shape, dtype=bool)
         for i, k in enumerate(self.knobs):
@@ -193,12 +193,12 @@ class Space:
         return np.where(self.active(codes), codes, 0)
 
     def in_range(self, codes: np.ndarray) -> np.ndarray:
-        """Which rows index existing choices, `(n,)` bool."""
+        """The rows that index existing choices, `(n,)` bool."""
         codes = self._rows(codes)
         return np.asarray(((codes >= 0) & (codes < self._shape)).all(axis=1))
 
     def allowed(self, codes: np.ndarray) -> np.ndarray:
-        """Which rows are not known to be invalid, `(n,)` bool; costs no build."""
+        """The rows that are not known to be invalid, `(n,)` bool; costs no build."""
         codes = self._rows(codes)
         ok = self.in_range(codes)
         if self.limits and ok.any():

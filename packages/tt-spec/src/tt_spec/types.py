@@ -72,7 +72,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Trial:
-    """What came of trying one row. A failed candidate is data.
+    """The outcome of trying one row. A failed candidate is data.
 
     Args:
         config: The row asked.
@@ -229,7 +229,7 @@ def labels(seconds: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Bar:
-    """What a candidate must beat.
+    """The bar that a candidate must clear.
 
     Args:
         incumbent_s: Best latency of the task so far in seconds; inf at first.
@@ -280,7 +280,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class Batch:
-    """What the pipeline asks to be measured.
+    """Rows that the pipeline asks to be measured.
 
     Args:
         id: Unique in its pipeline.
@@ -301,7 +301,7 @@ class Batch:
 
 @dataclass
 class Context:
-    """What a searcher or sampler may look at.
+    """Everything that a searcher or sampler may look at.
 
     Args:
         rows: Measured rows `(n, d)`, failures included.
@@ -329,7 +329,7 @@ class Context:
     seen: frozenset[bytes] = frozenset()
 
     def fresh(self, codes: np.ndarray) -> np.ndarray:
-        """Which rows were neither measured, refused nor asked, `(n,)` bool; repeats inside `codes` count once."""
+        """The rows that were neither measured, refused nor asked, `(n,)` bool; repeats inside `codes` count once."""
         known = set(self.seen)
         out = np.zeros(len(codes), dtype=bool)
         for i, name in enumerate(tokens(codes)):
@@ -377,7 +377,7 @@ class TaskState:
 
     @property
     def weight(self) -> float:
-        """How often the model runs the task."""
+        """Number of times that the model runs the task."""
         return self.task.weight
 
     @property

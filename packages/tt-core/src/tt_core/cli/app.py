@@ -93,6 +93,7 @@ def options(
 @app.command()
 def tune(
     model: ModelArgument,
+    *,
     shape: ShapeOption = None,
     target: TargetOption = Request.target,
     recipe: Annotated[str, typer.Option(help="Name (tt recipes) or TOML file")] = Request.recipe,
@@ -120,20 +121,10 @@ def tune(
     as_json: JsonOption = False,
 ) -> None:
     """Search faster programs for a model's operators, measure them here, and write the faster model."""
-    asked: Asked = {
-        "target": target,
-        "recipe": recipe,
-        "minutes": minutes,
-        "trials": trials,
-        "tasks": tasks or Request.tasks,
-        "skip": skip or Request.skip,
-        "only_heavy": only_heavy,
-        "shapes": _shapes(shape or []),
-        "history": history,
-        "out": out,
-        "seed": seed,
-        "sets": [*([f"space={space}"] if space else []), *(sets or [])],
-    }
+    asked: Asked = {"target": target, "recipe": recipe, "minutes": minutes, "trials": trials, "history": history}
+    asked |= {"tasks": tasks or Request.tasks, "skip": skip or Request.skip, "only_heavy": only_heavy}
+    asked |= {"shapes": _shapes(shape or []), "out": out, "seed": seed}
+    asked |= {"sets": [*([f"space={space}"] if space else []), *(sets or [])]}
     if dry_run:
         _show_plan(model, asked, as_json)
         return
@@ -144,6 +135,11 @@ def tune(
         shown.emit("result", **result.as_dict())
     else:
         tables.show_result(result, history)
+    _end(result, shown, history)
+
+
+def _end(result: Result, shown: Reader, history: Path) -> None:
+    """Leave with the exit code of what became of the run."""
     if result.failure is not None:
         kept = f"everything measured before is kept in {history}"
         raise RunError(f"the run broke off ({summary(result.failure)}); {kept}") from result.failure
@@ -179,6 +175,7 @@ def _tuned(model: str, asked: Asked, log: bool, shown: Reader) -> Result:
 @app.command("tasks")
 def list_tasks(
     model: ModelArgument,
+    *,
     shape: ShapeOption = None,
     target: TargetOption = Request.target,
     tasks: TasksOption = None,

@@ -1,4 +1,4 @@
-"""What a run shows while it works: a live table in a terminal, plain lines elsewhere, JSON events for programs."""
+"""The view of a run at work: a live table in a terminal, plain lines elsewhere, JSON events for programs."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class _Progress(Shown):
         self.last = state.task.key
 
     def left(self) -> str:
-        """What is left of the budget."""
+        """The rest of the budget, in words."""
         parts = []
         if self.minutes is not None:
             seconds = max(0.0, 60 * self.minutes - (self.clock.now() - self.started))
@@ -164,7 +164,7 @@ def _gflops(state: TaskState) -> str:
 
 
 def _slot(batch: Batch) -> str:
-    """What the slot promised and what this batch of it brought, where the scheduler predicts."""
+    """The gain that the slot promised and that this batch of it brought, where the scheduler predicts."""
     about = batch.info.get("slot", {})
     if not about.get("gain_s"):
         return ""

@@ -33,7 +33,7 @@ class Repacked(Protocol):
 
 
 HOPELESS = 3.0
-"""How many times slower than the fastest the untuned program or model may be to stay in a race."""
+"""Factor behind the fastest at which the untuned program or model leaves a race."""
 
 ENOUGH = 200
 """Executions of a model after which a round of a race knows its median."""
@@ -136,7 +136,7 @@ class TvmBackend:
         return [*seconds, first[-1:]] if hopeless else seconds
 
     def check(self, task: Task, row: np.ndarray) -> str | None:
-        """What is wrong with a row's outputs, or None."""
+        """The fault in a row's outputs, or None."""
         return self.build(task, row).check()
 
     def race_models(

@@ -177,7 +177,7 @@ class _Clips(relax.PyExprMutator):
 
 
 def _calls(mod: tvm.IRModule) -> Counter[str]:
-    """How often the model calls each function."""
+    """Number of calls of each function in the model."""
     found: Counter[str] = Counter()
     op = tvm.ir.Op.get("relax.call_tir")
 

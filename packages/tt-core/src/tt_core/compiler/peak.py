@@ -1,4 +1,4 @@
-"""What this machine can do at most."""
+"""The peak of this machine."""
 
 from __future__ import annotations
 

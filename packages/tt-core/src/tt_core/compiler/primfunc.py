@@ -17,7 +17,7 @@ def as_module(func: tvm.tirx.PrimFunc) -> tvm.IRModule:
 
 
 def outputs(func: tvm.tirx.PrimFunc) -> int:
-    """How many of a PrimFunc's last parameters are its outputs.
+    """The number of a PrimFunc's last parameters that are its outputs.
 
     0 if it stores to none or to others too, as one does that hands its buffers to a library: nothing to tune.
     """

@@ -123,7 +123,7 @@ def read_sidecar(path: Path) -> JsonObject:
 
 
 def _wrong(content: Any) -> str | None:
-    """What `Runner` cannot use in a sidecar's content."""
+    """The fault in a sidecar's content that `Runner` cannot use, or None."""
     if not isinstance(content, dict):
         return f"it must be a JSON object, got {type(content).__name__}"
     for key, kind in (("inputs", list), ("target", str), ("threads", int), ("sha256", str)):

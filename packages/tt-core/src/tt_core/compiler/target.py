@@ -68,7 +68,7 @@ def use_all_cores(count: int | None = None) -> None:
 def resolve(target: str | JsonObject | Target = "native") -> Target:
     """A TVM target from "native", a kind ("cuda"), a tag, a JSON text, a dict or a TVM target.
 
-    "native" names this CPU, switches off the features that its model has and this machine has not (virtual
+    "native" names this CPU, switches off the features that its model has and this machine does not (virtual
     machines hide some), and sets the physical cores. Raises `TargetError` that lists what this TVM can build.
     """
     from tvm.target import Target
@@ -85,7 +85,7 @@ def resolve(target: str | JsonObject | Target = "native") -> Target:
         try:
             config = json.loads(target)
         except (ValueError, RecursionError) as e:
-            raise TargetError(f"--target is no valid JSON: {e}") from e
+            raise TargetError(f"--target is not valid JSON: {e}") from e
     else:
         config = _from_text(str(target))
     kind = config.get("kind")
@@ -102,7 +102,7 @@ def resolve(target: str | JsonObject | Target = "native") -> Target:
 
 
 def threads_of(target: Target) -> int:
-    """How many threads a program of this target runs on."""
+    """Threads that a program of this target runs on."""
     return int(target.attrs.get("num-cores", cores()))
 
 
@@ -117,7 +117,7 @@ def runnable(target: Target) -> str | None:
         if want and want.split("-")[0] != here.split("-")[0]:
             return f"the target is for {want.split('-')[0]}, this machine is {here.split('-')[0]}"
         if missing := _missing_features(target):
-            return f"the target uses {', '.join(missing)}, which this CPU has not"
+            return f"the target uses {', '.join(missing)}, which this CPU does not have"
         threads, most = int(target.attrs.get("num-cores", 1)), os.cpu_count() or 1
         if threads > most:
             return f"the target has {threads} cores, this machine {most}"
@@ -130,7 +130,7 @@ def runnable(target: Target) -> str | None:
 
 
 def device_fingerprint(target: Target) -> str:
-    """What must be equal for two measurements to be comparable: CPU (or device) model and cores."""
+    """The fingerprint that must be equal for two measurements to be comparable: CPU (or device) model and cores."""
     name = str(target.attrs.get("mcpu", "")) or str(target.kind.name)
     return f"{name}/{_cpu_model()}/{target.attrs.get('num-cores', cores())} cores"
 
@@ -157,7 +157,7 @@ def _missing_features(target: Target) -> list[str]:
 
 
 def _check_cpu(target: Target) -> None:
-    """What LLVM does not refuse: for an unknown CPU it builds generic code, on an unknown triple it crashes."""
+    """Refuse what LLVM does not: for an unknown CPU it builds generic code, on an unknown triple it crashes."""
     from tvm.target import codegen
 
     if str(target.kind.name) != "llvm":

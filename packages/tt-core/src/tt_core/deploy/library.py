@@ -32,7 +32,7 @@ MODEL_TOLERANCE = 1e-3
 """Largest allowed difference of a whole float32 model's output, relative to the output's largest magnitude."""
 
 WORST_TOLERANCE = 2e-2
-"""What it may grow to where a peer's own two ways to compute an output differ."""
+"""The bound to which it may grow where a peer's own two ways to compute an output differ."""
 
 
 def compile_library(
@@ -87,7 +87,7 @@ def check_writable(path: Path, apart: Sequence[str | Path] = ()) -> None:
         raise FileError(f"--out {path} must end with .so, TVM loads a library by that: e.g. {path.stem or 'model'}.so")
     for goal in (path, sidecar_path(path)):
         if os.path.exists(goal) and not os.path.isfile(goal):
-            raise FileError(f"--out {path}: {goal} is no regular file, choose another name")
+            raise FileError(f"--out {path}: {goal} is not a regular file, choose another name")
         for other in apart:
             if os.path.exists(goal) and os.path.exists(other) and goal.samefile(other):
                 raise FileError(f"--out {path} would replace {other}: choose another name")
@@ -99,7 +99,7 @@ def check_writable(path: Path, apart: Sequence[str | Path] = ()) -> None:
     except (OSError, ValueError) as e:
         raise FileError(f"--out {path} cannot be written: {getattr(e, 'strerror', None) or e}") from e
     if (why := link_problem()) is not None:
-        raise InstallationError(f"--out needs a C++ compiler to link with: {why}; install g++, or leave --out away")
+        raise InstallationError(f"--out needs a C++ compiler to link with: {why}; install g++, or omit --out")
 
 
 def link_problem() -> str | None:
@@ -178,7 +178,7 @@ def verify(
 
 
 def _tolerances(results: list[list[np.ndarray]]) -> list[float]:
-    """What each output deserves, from how far apart the peer's results are."""
+    """The tolerance of each output, from how far apart the peer's results are."""
     return [
         min(WORST_TOLERANCE, max(MODEL_TOLERANCE, 3 * difference(ways[0], ways[-1])))
         for ways in zip(*results, strict=True)

@@ -58,7 +58,7 @@ class Winners:
 
 @dataclass(frozen=True)
 class Shipped:
-    """What was written.
+    """The written file.
 
     Args:
         before_s: Median latency of the whole model untuned, seconds.
@@ -138,7 +138,7 @@ def beats(seconds: Sequence[float], other: Sequence[float]) -> bool:
 
 @dataclass(frozen=True)
 class Shipment:
-    """What it takes to write the file.
+    """The means to write the file.
 
     Args:
         untuned: The model's compiled library without any winner.
@@ -155,7 +155,7 @@ class Shipment:
     say: Callable[[str], None]
 
     def sidecar(self) -> JsonObject:
-        """What the sidecar says whatever ships."""
+        """The part of the sidecar that does not depend on what ships."""
         return {
             "inputs": [_input(i) for i in self.ready.model.inputs],
             "outputs": list(self.ready.model.outputs),

@@ -55,7 +55,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Facts:
-    """What the checks look at.
+    """The facts that the checks look at.
 
     Args:
         version: A distribution's version, or None.
@@ -112,7 +112,7 @@ def lines(checks: Sequence[Check]) -> list[str]:
 
 
 def as_dict(checks: Sequence[Check]) -> JsonObject:
-    """What `tt doctor --json` prints; docs/doctor.md describes it."""
+    """The output of `tt doctor --json`; docs/doctor.md describes it."""
     return {"status": verdict(checks), "checks": [asdict(c) for c in checks]}
 
 
@@ -250,7 +250,7 @@ def pieces(load: Callable[[], Plugins], told: Mapping[str, Any]) -> Check:
             warnings.simplefilter("ignore")
             plugins = load()
     except PluginError as e:
-        return Check("plugins", "failure", str(e), "no command can choose a piece before that is mended")
+        return Check("plugins", "failure", str(e), "no command can choose a piece before that is fixed")
     seen = told.get("pieces", {})
     failed = [f"{b.distribution} {b.version}: {b.why}" for b in plugins.broken] + seen.get("failed", [])
     missing, count = seen.get("missing", []), sum(len(p) for p in plugins.pieces.values())
@@ -284,9 +284,9 @@ _OPTIONAL = ("onnx", "onnxruntime", "onnxslim", "xgboost", "torch", "scikit-lear
 def _unknown(
     name: str, told: Mapping[str, Any], advice: str, status: Literal["warning", "failure"] = "failure"
 ) -> Check:
-    """What the probe did not find out: because it was not started, ended early, or met an error."""
+    """The findings that the probe lacks: because it was not started, ended early, or met an error."""
     if not told:
-        return Check(name, "warning", "not looked at: TVM must not be loaded", "mend the check tvm first")
+        return Check(name, "warning", "not looked at: TVM must not be loaded", "fix the check tvm first")
     return Check(name, status, told.get(name, {}).get("error") or told.get("died", "the probe did not say"), advice)
 
 
@@ -308,7 +308,7 @@ def facts() -> Facts:
 
 
 def _probe() -> JsonObject:
-    """What the probe told before it ended, however it ended."""
+    """The findings that the probe told before it ended, however it ended."""
     told: JsonObject = {}
     try:
         done = subprocess.run(

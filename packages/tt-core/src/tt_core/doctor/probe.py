@@ -1,4 +1,4 @@
-"""What only a process with TVM loaded can tell `tt doctor`: `python -m tt_core.doctor.probe`.
+"""The part of `tt doctor` that needs TVM loaded, as a process: `python -m tt_core.doctor.probe`.
 
 One JSON object per line, `{"target": …}`, `{"compiler": …}`, `{"noise": …}`, `{"pieces": …}`, each written as soon as
 it is known; `{"…": {"error": text}}` where looking failed. A process of its own, so that a crash ends only this.

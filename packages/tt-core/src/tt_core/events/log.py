@@ -75,7 +75,7 @@ class _Lines(Listener, ABC):
         self.emit("run_stopped", reason=reason, trials=sum(s.trials for s in states), tasks=tasks)
 
     def note(self, text: str) -> None:
-        """What was said around the tuning."""
+        """A line that was said around the tuning."""
         self.emit("note", text=text)
 
     def emit(self, event: str, *, at: float | None = None, **what: Any) -> None:
@@ -153,8 +153,8 @@ def folder(history: str | Path | None) -> Path | None:
 
 
 def strict(x: Any) -> Any:
-    """What JSON can say of `x`: numpy's numbers as numbers, arrays, tuples and sets as lists, infinities and NaN as
-    null, anything else as its text."""
+    """The value `x` as JSON can say it: numpy's numbers as numbers, arrays, tuples and sets as lists, infinities and
+    NaN as null, anything else as its text."""
     if x is None or isinstance(x, bool | int | str):
         return x
     if isinstance(x, float | np.floating):

@@ -23,7 +23,7 @@ __all__ = ["Retold", "find", "read", "retell", "whole"]
 
 @dataclass
 class Retold:
-    """What a log says of its run.
+    """A run as its log tells it.
 
     Args:
         run: As its listeners were told; the tasks have neither spaces nor payload.
@@ -56,7 +56,7 @@ def find(run: str, history: Path) -> Path:
         return logs[-1]
     fitting = [p for p in logs if p.stem.startswith(run)]
     if len(fitting) != 1:
-        what = f"{len(fitting)} event logs begin" if fitting else "no file is called so, and no event log begins"
+        what = f"{len(fitting)} event logs begin" if fitting else "no file has that name, and no event log begins"
         raise FileError(f"run {run!r}: {what} with it in {where} (tt history show {history} lists the runs)")
     return fitting[0]
 
@@ -141,7 +141,7 @@ def retell(
 
 @contextmanager
 def whole(path: Path) -> Iterator[None]:
-    """What cannot be done with a log's events is said of the file. Around `retell` and whatever its result is for."""
+    """Turn whatever cannot be done with a log's events into an error about the file."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as e:

@@ -33,7 +33,7 @@ def load(source: Any, shapes: Mapping[str, Sequence[int]] | None = None, plugins
         from tt_core.models import ops
 
         if fixed:
-            raise ModelError(f"{source} has its shape in its name: leave --shape out")
+            raise ModelError(f"{source} has its shape in its name: omit --shape")
         return ops.build(source)
     if isinstance(source, str | Path):
         plugins = plugins or Plugins()
@@ -64,7 +64,7 @@ def _from_file(path: Path, shapes: dict[str, tuple[int, ...]], plugins: Plugins)
     if path.is_dir():
         raise ModelError(f"{path} is a folder: give the model file in it")
     if not path.is_file():
-        raise ModelError(f"{path} is no regular file: a model is read from one")
+        raise ModelError(f"{path} is not a regular file: a model is read from one")
     suffix = path.suffix.lower() or ".onnx"
     if suffix in plugins.names("model"):
         found = _built(suffix, plugins).read(path, shapes)

@@ -24,5 +24,5 @@ class TrialsStopper:
         return f"{self.trials} trials are spent" if state.trials >= self.trials else None
 
     def room(self, state: RunState) -> int:
-        """How many more rows may be measured."""
+        """Rows that may still be measured."""
         return self.trials - state.trials

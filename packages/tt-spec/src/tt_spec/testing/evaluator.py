@@ -1,4 +1,4 @@
-"""What every evaluator must do."""
+"""The contract of evaluators."""
 
 from __future__ import annotations
 

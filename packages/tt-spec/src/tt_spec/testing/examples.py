@@ -68,7 +68,7 @@ def tiny_task() -> Task:
 def context(
     task: Task, rows: np.ndarray | int = 0, *, seed: int = 0, fitted: bool = False, fail: bool = False, pending: int = 0
 ) -> Context:
-    """What the pipeline would show after `rows` (a matrix, or how many to draw) were measured.
+    """The context that the pipeline would show after `rows` (a matrix, or how many to draw) were measured.
 
     The model, if `fitted`, knows the truth up to a little noise; `fail` makes every row a failed build.
     """

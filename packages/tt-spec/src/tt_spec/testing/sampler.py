@@ -1,4 +1,4 @@
-"""What every sampler must do."""
+"""The contract of samplers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every searcher must do."""
+"""The contract of searchers."""
 
 from __future__ import annotations
 
@@ -51,19 +51,19 @@ class SearcherContract:
     def test_never_repeats_over_rounds(self, piece: Any) -> None:
         for task in (wide_task(), mixed_task()):
             searcher, rows = copy.deepcopy(piece), draw(task.space, set(), 8, np.random.default_rng(0))
-            for round in range(4):
-                ctx = context(task, rows, seed=round, fitted=True)
+            for turn in range(4):
+                ctx = context(task, rows, seed=turn, fitted=True)
                 new = searcher.propose(ctx, 8)
                 check_proposal(ctx, new)
-                told = context(task, np.concatenate([rows, new.codes]), seed=round, fitted=True)
+                told = context(task, np.concatenate([rows, new.codes]), seed=turn, fitted=True)
                 _tell(searcher, told, new.codes, told.y[len(rows) :])
                 rows = told.rows
 
     def test_same_rng_same_proposal(self, piece: Any) -> None:
         twin = copy.deepcopy(piece)
-        for round in range(2):
-            a = piece.propose(context(mixed_task(), 20, seed=round, fitted=True), 12)
-            b = twin.propose(context(mixed_task(), 20, seed=round, fitted=True), 12)
+        for turn in range(2):
+            a = piece.propose(context(mixed_task(), 20, seed=turn, fitted=True), 12)
+            b = twin.propose(context(mixed_task(), 20, seed=turn, fitted=True), 12)
             assert np.array_equal(a.codes, b.codes), "same rng must give the same rows: draw from ctx.rng only"
             assert np.array_equal(a.scores, b.scores), "same context and rng must give the same scores"
             assert a.random_share == b.random_share, "same context and rng must give the same random share"

@@ -23,7 +23,7 @@ class SpaceContract:
 
     @pytest.fixture
     def operator(self) -> tuple[Any, Any]:
-        """What `open` takes: a module with one function "main", and a target."""
+        """The arguments of `open`: a module with one function "main", and a target."""
         raise NotImplementedError("override the fixture `operator`")
 
     def test_opens_the_same_space_again(self, piece: Any, operator: tuple[Any, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What every cost model must do."""
+"""The contract of cost models."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ def _node_in_hand(e: BaseException) -> Any:
 
 
 def _onnxruntime(data: bytes, inputs: dict[str, np.ndarray]) -> list[list[np.ndarray]]:
-    """What onnxruntime computes, with its optimisations and without."""
+    """The outputs of onnxruntime, with its optimisations and without."""
     try:
         import onnxruntime
     except ImportError:

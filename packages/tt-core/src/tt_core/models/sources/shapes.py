@@ -58,7 +58,7 @@ def agree(dims: Mapping[str, Sequence[int | str] | None], fixed: Mapping[str, tu
 
 
 def known(shapes: Mapping[str, tuple[int, ...]], inputs: Iterable[str]) -> None:
-    """Raise `ModelError` if the user named an input that the model has not."""
+    """Raise `ModelError` if the user named an input that the model does not have."""
     inputs = list(inputs)
     for extra in sorted(set(shapes) - set(inputs)):
         raise ModelError(f"--shape names {extra!r}, which is no input{nearest(extra, inputs)}")

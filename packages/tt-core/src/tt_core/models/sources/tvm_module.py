@@ -55,14 +55,14 @@ def inputs_of(mod: tvm.IRModule) -> tuple[Input, ...]:
 
 
 def output_count(main: relax.Function) -> int:
-    """How many tensors a model returns, nested tuples counted through."""
+    """Number of tensors that a model returns, nested tuples counted through."""
     return _leaves(main.ret_ty)
 
 
 def operator(func: tvm.tirx.PrimFunc, name: str, shapes: Shapes | None = None) -> Model:
     """A model that calls one PrimFunc: its last parameters, those that it writes, are the outputs."""
     if shapes:
-        raise ModelError(f"{name} is one operator, which has its shape in its text: leave --shape out")
+        raise ModelError(f"{name} is one operator, which has its shape in its text: omit --shape")
     try:
         dims = [tuple(int(d) for d in p.shape) for p in func.params]
         dtypes = [str(p.dtype) for p in func.params]
@@ -116,7 +116,7 @@ def _bind(mod: tvm.IRModule, main: relax.Function, name: str, shapes: Shapes) ->
 
 
 def _in_range(main: relax.Function, numbers: dict[Any, int]) -> None:
-    """What PyTorch says of its dynamic dimensions, which TVM keeps as attributes."""
+    """The bounds of dynamic dimensions, which PyTorch states and TVM keeps as attributes."""
     attributes = dict(main.attrs or {})
     lower, upper = (dict(attributes.get(f"tir_var_{side}_bound", {})) for side in ("lower", "upper"))
     for var, n in numbers.items():

@@ -38,7 +38,7 @@ class TvmScriptFormat:
             tree = ast.parse(text)
         except (OSError, ValueError, RecursionError, MemoryError, SyntaxError) as e:
             line = f" line {e.lineno}" if isinstance(e, SyntaxError) and e.lineno else ""
-            raise ModelError(f"{path}{line} is no TVMScript: {summary(e)}") from e
+            raise ModelError(f"{path}{line} is not TVMScript: {summary(e)}") from e
         definition, metadata = _split(tree, path)
         found = _parse(text, tree, definition, metadata, path)
         name = path.stem if definition.name in ("main", "Module") else definition.name
@@ -115,4 +115,4 @@ def _parse(text: str, tree: ast.Module, definition: Any, metadata: Any, path: Pa
         if "metadata" in str(e):
             hint = "; constants are in the script only if it was written with script(show_meta=True)"
         message = re.sub(r"^\w+: error: ", "", summary(e))
-        raise ModelError(f"{path}{f' line {at.group(1)}' if at else ''} is no TVMScript: {message}{hint}") from e
+        raise ModelError(f"{path}{f' line {at.group(1)}' if at else ''} is not TVMScript: {message}{hint}") from e

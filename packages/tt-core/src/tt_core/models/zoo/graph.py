@@ -117,6 +117,7 @@ class Graph:
         kernel: int,
         stride: int = 1,
         pad: int = 0,
+        *,
         groups: int = 1,
         bias: bool = False,
         gain: float = BEHIND_RELU,

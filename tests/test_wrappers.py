@@ -1,0 +1,65 @@
+"""A piece that wraps another forwards every capability of its role."""
+
+from __future__ import annotations
+
+import inspect
+
+import numpy as np
+import pytest
+from tt_bench.tapes import _Charged
+from tt_bench.thinking import Stopwatch, WatchedModel, WatchedPrograms
+from tt_core.light import LightScheduler
+from tt_spec import VirtualClock
+from tt_spec.roles import CAPABILITIES, Scheduler, Surrogate
+
+WRAPPERS = {
+    "LightScheduler": ("scheduler", Scheduler, LightScheduler),
+    "tapes": ("scheduler", Scheduler, lambda inner: _Charged(inner, VirtualClock(), lambda: 0.0)),
+    "WatchedModel": ("surrogate", Surrogate, lambda inner: WatchedModel(inner, Stopwatch())),
+}
+
+
+class Everything:
+    """Has every method that a piece may have, and says which was called."""
+
+    inputs, shared, scope = "knobs", False, "run"
+
+    def __init__(self):
+        self.called = []
+
+    def __getattr__(self, name):
+        if name.startswith("_") or name == "tt_origin":
+            raise AttributeError(name)
+        return lambda *args, **options: self.called.append(name)
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_a_wrapper_forwards_role_and_capabilities(name):
+    role, protocol, wrap = WRAPPERS[name]
+    for asked in (protocol, *CAPABILITIES.get(role, ())):
+        methods = [m for m in vars(asked) if inspect.isfunction(vars(asked)[m]) and not m.startswith("_")]
+        for method in methods:
+            inner = Everything()
+            wrapper = wrap(inner)
+            given = [[] if p == "states" else 1.0 for p in inspect.signature(getattr(wrapper, method)).parameters]
+            getattr(wrapper, method)(*given)
+            assert method in inner.called, f"{name} does not forward {method} of {asked.__name__}"
+
+
+def test_a_capability_that_the_inner_piece_lacks_is_not_asked_of_it():
+    class Plain:
+        def next(self, states, clock):
+            return None
+
+    wrapped = LightScheduler(Plain())
+    wrapped.budget(3.0)
+    wrapped.peak(1e9)
+    assert wrapped.next([], VirtualClock()) is None
+
+
+def test_programs_are_forwarded():
+    inner = Everything()
+    watched = WatchedPrograms(inner, Stopwatch())
+    watched.realise(None, np.zeros((1, 1)))
+    watched.features(None, np.zeros((1, 1)))
+    assert inner.called == ["realise", "features"]
