@@ -1,4 +1,4 @@
-"""The files of a repository besides its packages: licence, citation, changelog, hooks, and nothing that tuning writes."""
+"""The files of a repository besides its packages: licence, citation, changelog, hooks, nothing that tuning writes."""
 
 from __future__ import annotations
 
