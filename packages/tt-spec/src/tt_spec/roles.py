@@ -187,7 +187,8 @@ class Stopper(Protocol):
     """Says when to stop a task (`scope = "task"`) or the run (`scope = "run"`).
 
     One of the run may also have `room(state)`, how many more rows may be measured, and `left_s(state, clock)`, how
-    many seconds are left.
+    many seconds are left. One of a task may also have `rows_left(state)`, how many more rows of the task may be
+    measured as things stand, inf without a bound, and `info(state)`, a dict of remarks for the event log.
     """
 
     scope: Literal["task", "run"]

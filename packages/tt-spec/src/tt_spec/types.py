@@ -51,6 +51,7 @@ class Task:
         weight: How often the model runs it.
         payload: Bytes from which a worker or a remote agent rebuilds the workload.
         shapes: Shapes of inputs and outputs, for people.
+        workload: Stable hash of the workload without the target, so that other targets' rows are found; "" is unknown.
     """
 
     key: str
@@ -62,6 +63,7 @@ class Task:
     weight: float = 1.0
     payload: bytes = b""
     shapes: str = ""
+    workload: str = ""
 
     @property
     def space(self) -> Space:
@@ -306,6 +308,7 @@ class TaskState:
     Args:
         curve: `(trials, t, best_s)` after each batch; t by the run's clock.
         incumbents: `(trial, best_s)` of every result that beat all before it; restored trials come first.
+        latencies: Seconds of this run's trials in order of completion; inf for a failure.
         restored: Trials that came from the store, not from this run.
         errors: How often each kind of error occurred.
         row_s: What a row of the last batch took, searching included, seconds; 0 before the first.
@@ -323,6 +326,7 @@ class TaskState:
     best_s: float = math.inf
     last_gain_trial: int = 0
     row_s: float = 0.0
+    latencies: list[float] = field(default_factory=list)
 
     @property
     def weight(self) -> float:
