@@ -21,7 +21,7 @@ class Patience:
 
     Args:
         trials: Measured rows of the task in this run. (default: 200)
-        gain: Share of the latency by which a row must beat the one before to count as a gain, in [0, 1). (default: 0.01)
+        gain: Share of the latency by which a row must beat the best to count as a gain, in [0, 1). (default: 0.01)
         cap: Most measured rows of a task in this run; None is no bound. (default: None)
     """
 
