@@ -134,10 +134,9 @@ class SqliteStore:
     def nearest(self, task: Task, n: int = 10) -> list[Neighbour]:
         """The `n` nearest other tasks of its kind that have rows, with their distances; the same workload on another
         target is at distance 0."""
-        rows: dict[str, int] = {}
-        for s in self.summary():
-            rows[s["task_key"]] = rows.get(s["task_key"], 0) + s["trials"]
-        return neighbours(task, [{**t, "rows": rows.get(t["key"], 0)} for t in self.tasks()], n)
+        with self.reading() as (db, layout):
+            rows, known = layout.trials(db), layout.tasks(db)
+        return neighbours(task, [{**t, "rows": rows.get(t["key"], 0)} for t in known], n)
 
     def runs(self) -> list[dict[str, Any]]:
         """Runs by start, newest last: `id`, `started`, `ended` and `reason` (None until it ended), `info`."""

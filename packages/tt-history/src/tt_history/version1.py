@@ -81,6 +81,10 @@ class Version1:
         names = [c[0] for c in cursor.description]
         return [dict(zip(names, row, strict=True)) for row in cursor]
 
+    def trials(self, db: sqlite3.Connection) -> dict[str, int]:
+        """Measured rows of each task that has any, by its key."""
+        return dict(db.execute("SELECT task_key, sum(error IS NOT 'invalid') FROM measurements GROUP BY task_key"))
+
     def tasks(self, db: sqlite3.Connection) -> list[dict[str, Any]]:
         """What is known of each task; version 1 kept neither workload nor payload nor spaces."""
         rows = db.execute("SELECT key, name, op, target, shapes, flops, weight FROM tasks ORDER BY rowid")

@@ -445,6 +445,10 @@ class Version2:
             first[both] = min(first.get(both, first_id), first_id)
         return sorted(found.values(), key=lambda s: first[s["task_key"], s["device"]])
 
+    def trials(self, db: sqlite3.Connection) -> dict[str, int]:
+        """Measured rows of each task that has any, by its key."""
+        return dict(db.execute("SELECT task_key, sum(trials) FROM places GROUP BY task_key"))
+
     def tasks(self, db: sqlite3.Connection) -> list[dict[str, Any]]:
         """What is known of each task, without payload and spaces."""
         rows = db.execute(
