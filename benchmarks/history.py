@@ -4,8 +4,8 @@
     python benchmarks/history.py --records 100000      # a tenth of it
 
 Version 1's writer is no part of the product: it is read from this repository's history. Every line is one operation in
-a process of its own: what it took with version 1 and with version 2, their ratio, and the bound that is to be met. Beside
-other work say `--clock cpu`: waiting for a core is then left out, and so is waiting for the disk.
+a process of its own: what it took with version 1 and with version 2, their ratio, and the bound that is to be met.
+Beside other work say `--clock cpu`: waiting for a core is then left out, and so is waiting for the disk.
 """
 
 from __future__ import annotations
