@@ -438,3 +438,35 @@ def test_upkeep_while_another_process_writes(tmp_path):
     assert [m.config for m in store.query("b")] == [(1, 1)] and whole(store)
     store.close()
     other.close()
+
+
+@pytest.mark.parametrize("work", WORK)
+def test_a_locked_newer_or_damaged_file_is_one_line_and_left_alone(tmp_path, monkeypatch, work):
+    path = tmp_path / "tt.db"
+    store_of(tmp_path, [row(at=1.0)], "tt.db.other").close()
+    store_of(tmp_path, [row((i % 3, 0), s=None if i == 9 else 1e-3, at=float(i)) for i in range(300)]).close()
+    before = path.read_bytes()
+
+    def refused() -> str:
+        store = SqliteStore(path, wait_s=0.2)
+        with pytest.raises(StoreError) as caught:
+            exec(WORK[work], {"store": store, "maintenance": maintenance, "SqliteStore": SqliteStore, "sys": sys})
+        store.close()
+        assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+        return str(caught.value)
+
+    monkeypatch.setattr(sys, "argv", ["", str(path)])
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        assert "another process has held its lock for more than 0.2 s" in refused()
+        other.execute("ROLLBACK")
+    assert path.read_bytes() == before
+    path.write_bytes(before[:-100])
+    assert "the database is damaged" in refused()
+    assert path.read_bytes() == before[:-100]
+    path.write_bytes(before)
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("PRAGMA user_version=3")
+    newer = path.read_bytes()
+    assert "schema is version 3, this tt-history reads version 2; pip install --upgrade tt-history" in refused()
+    assert path.read_bytes() == newer

@@ -34,6 +34,9 @@ SCHEMA_VERSION = 2
 _PAGE = 500
 """Rows that `query` holds at once."""
 
+_CACHE_KB = 16_000
+"""Of the file that are held in memory at most; SQLite's 2 MB are less than one task's part of the indexes."""
+
 _WRITE_EVERY = 4096
 """Rows of a batch that are made at once."""
 
@@ -274,6 +277,7 @@ class SqliteStore:
             elif log == 0 and size % db.execute("PRAGMA page_size").fetchone()[0]:  # SQLite would read zeros there
                 raise sqlite3.DatabaseError("malformed: the file ends in the middle of a page")
             db.execute("PRAGMA synchronous=NORMAL")
+            db.execute(f"PRAGMA cache_size={-_CACHE_KB}")
         except BaseException:
             db.close()
             raise
