@@ -12,6 +12,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tt_history import SqliteStore
 
 OP = "op:matmul:64,64,64"
 
@@ -56,11 +57,12 @@ def test_the_log_agrees_with_the_history_and_the_result(tuned):
     ]
     measured = [m for e in lines if e["event"] == "batch_measured" for m in e["results"]]
     with closing(sqlite3.connect(folder / "tt.db")) as db:
-        kept = db.execute("select config, seconds, error from measurements where run_id = ?", [log.stem]).fetchall()
+        kept = db.execute("select config, error from measurements where run_id = ?", [log.stem]).fetchall()
         (best,) = db.execute("select min(median_s) from measurements where run_id = ?", [log.stem]).fetchone()
-    assert [(m["config"], m["seconds"], m["error"]) for m in measured] == [
-        (json.loads(c), json.loads(s), e) for c, s, e in kept
-    ]
+    with closing(SqliteStore(folder / "tt.db")) as store:
+        seconds = [m.seconds for m in store.query() if m.run_id == log.stem]
+    assert [(m["config"], m["error"]) for m in measured] == [(json.loads(c), e) for c, e in kept]
+    assert [tuple(m["seconds"]) for m in measured] == seconds
     assert stopped["tasks"][0]["best_s"] == best
 
 
@@ -108,10 +110,10 @@ def test_a_history_that_cannot_be_written_is_refused_before_any_work(tuned, tmp_
 
 
 def test_a_disk_that_fills_in_the_middle_costs_nothing_measured_before(tmp_path):
-    """No file may grow beyond 150 kB: the history's log meets that after some rows, the library (40 kB) does not."""
+    """No file may grow beyond 500 kB: the history's log meets that after some rows, the library (40 kB) does not."""
 
     def small() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, 150_000))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))
 
     args = ["tune", OP, "--trials", "100", "--recipe", "random", "--set", "batch=4", "--out", "m.so"]
     done = tt(tmp_path, *args, preexec_fn=small)
@@ -135,3 +137,32 @@ def test_a_run_that_has_no_log_is_one_line(tmp_path):
     done = tt(tmp_path, "history", "replay", "notes.txt")
     assert done.returncode == 6
     assert len(done.stderr.splitlines()) == 1 and "notes.txt, line 1" in done.stderr
+
+
+def test_upkeep_is_part_of_tt(tuned, tmp_path):
+    shutil.copy(tuned[0] / "tt.db", tmp_path / "tt.db")
+    found = json.loads(tt(tmp_path, "history", "stats", "--json").stdout)
+    assert (found["rows"] - found["failures"].get("invalid", 0), found["runs"], found["tasks"]) == (14, 2, 1)
+    (task,) = json.loads(tt(tmp_path, "history", "tasks", "--json").stdout)
+    assert len(task["workload"]) == 16 and task["rows"] == 14
+    with closing(SqliteStore(tmp_path / "tt.db")) as store:
+        whole = store.task(task["key"])
+        assert whole is not None and whole.payload and whole.space.key == next(iter(store.query())).space_key
+    near = tt(tmp_path, "history", "nearest", "op:matmul:64,64,128", "--json")
+    assert near.returncode == 0, near.stderr
+    (other,) = json.loads(near.stdout)
+    assert [(n["key"], n["rows"]) for n in other["nearest"]] == [(task["key"], 14)]
+    assert 0 < other["nearest"][0]["distance"] < 1.5
+    for args, words in (
+        (["compact", "--by", "date", "--yes"], "removed"),
+        (["prune", "--failed", "--yes"], "removed"),
+        (["merge", "tt.db", "--into", "all.db"], "all.db has"),
+        (["vacuum"], "integrity: ok"),
+        (["show"], "2 runs"),
+    ):
+        done = tt(tmp_path, "history", *args)
+        assert (done.returncode, done.stderr) == (0, "") and words in done.stdout
+    refused = tt(tmp_path, "history", "stats", "none.db")
+    assert refused.returncode == 6 and refused.stderr == "tt: no history none.db: tt tune writes one\n"
+    again = tt(tmp_path, "tune", OP, "--trials", "2", "--recipe", "random", "--no-log")
+    assert "continuing: " in again.stdout, "a history that was looked after goes on"

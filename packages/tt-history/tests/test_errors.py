@@ -73,7 +73,7 @@ def test_newer_schema(tmp_path):
     before = path.read_bytes()
     for use in USES:
         said = refused(SqliteStore(path), use)
-        assert "schema is version 7, this tt-history reads version 1; pip install --upgrade tt-history" in said
+        assert "schema is version 7, this tt-history reads version 2; pip install --upgrade tt-history" in said
     assert path.read_bytes() == before
 
 
@@ -249,11 +249,14 @@ def test_a_row_edited_by_hand(tmp_path):
     store.append([ROW, ROW])
     store.begin_run({})
     db = sqlite3.connect(path)
-    db.execute("UPDATE measurements SET knobs = '{' WHERE id = 2")
+    db.execute("UPDATE records SET knobs = '{' WHERE id = 2")
     db.execute("UPDATE runs SET info = '{'")
     db.commit()
     assert "measurement 2 cannot be read" in refused(store, lambda s: list(s.query()))
-    db.execute("UPDATE measurements SET knobs = '{}', seconds = '[]' WHERE id = 2")
+    db.execute("UPDATE records SET knobs = NULL WHERE id = 2")
+    db.commit()
+    assert "measurement 2 cannot be read (its space is not in the file)" in refused(store, lambda s: list(s.query()))
+    db.execute("UPDATE records SET seconds = x'' WHERE id = 2")
     db.commit()
     assert "measurement 2 cannot be read" in refused(store, lambda s: list(s.query()))
     assert "cannot be read" in refused(store, lambda s: s.runs())

@@ -68,7 +68,7 @@ def test_file_says_what_it_is(tmp_path, store):
     store.append([valid()])
     db = sqlite3.connect(tmp_path / "tt.db")
     assert db.execute("PRAGMA application_id").fetchone() == (0x74745F68,)
-    assert db.execute("PRAGMA user_version").fetchone() == (1,)
+    assert db.execute("PRAGMA user_version").fetchone() == (2,)
     assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     db.close()
     assert store._connection().execute("PRAGMA synchronous").fetchone() == (1,)

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import math
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tt_schedule import Minutes, Patience
 from tt_spec import RunState, TaskState, VirtualClock
 from tt_spec.pieces.synthetic import synthetic_task
@@ -20,11 +24,63 @@ class TestMinutesContract(StopperContract):
 
 
 def test_patience_counts_from_the_last_gain():
-    s = TaskState(synthetic_task(), trials=249, last_gain_trial=50, restored=1000)
+    s = TaskState(synthetic_task(), trials=249, restored=1000)
+    s.incumbents = [(3, 9e-3), (700, 8e-3), (1050, 7e-3), (1100, 6.95e-3)]
     assert Patience().stop(s, VirtualClock()) is None
     s.trials = 250
     assert Patience().stop(s, VirtualClock()) == "no gain of 1 % in 200 trials"
     assert Patience(trials=300).stop(s, VirtualClock()) is None
+
+
+def test_patience_lets_restored_rows_set_the_bar():
+    s = TaskState(synthetic_task(), trials=200, restored=10)
+    s.incumbents = [(4, 1e-3), (15, 0.995e-3)]
+    assert Patience().stop(s, VirtualClock()) == "no gain of 1 % in 200 trials"
+    assert Patience(gain=0).stop(s, VirtualClock()) is None
+    s.incumbents = []
+    assert Patience(gain=0).stop(s, VirtualClock()) == "no gain in 200 trials"
+
+
+def autotvm(seconds: list[float], early_stopping: int, n_trial: int, batch: int) -> int:
+    """Trials of AutoTVM's `tune`: its best row has an index from 0, and the counter is looked at after each batch."""
+    best, best_iter, i = math.inf, 0, 0
+    while i < min(n_trial, len(seconds)):
+        part = seconds[i : min(i + batch, n_trial)]
+        for k, s in enumerate(part):
+            if s < best:
+                best, best_iter = s, i + k
+        i += len(part)
+        if i >= best_iter + early_stopping:
+            break
+    return i
+
+
+@given(
+    st.lists(st.integers(1, 40).map(float) | st.just(math.inf), min_size=1, max_size=300),
+    st.integers(2, 90),
+    st.integers(1, 300),
+    st.integers(1, 20),
+)
+def test_patience_without_a_least_gain_is_autotvms(seconds, early_stopping, n_trial, batch):
+    piece = Patience(trials=early_stopping - 1, gain=0, cap=n_trial)
+    state = TaskState(synthetic_task())
+    while state.trials < len(seconds) and (not state.trials or piece.stop(state, VirtualClock()) is None):
+        left = int(min(batch, piece.rows_left(state)))
+        for s in seconds[state.trials : state.trials + left]:
+            state.trials += 1
+            if s < state.best_s:
+                state.best_s = s
+                state.incumbents.append((state.trials, s))
+    expected = autotvm(seconds, early_stopping, n_trial, batch)
+    if min(seconds[:expected]) == math.inf:  # AutoTVM's best row is then the one before the first
+        expected = autotvm(seconds, early_stopping - 1, n_trial, batch)
+    assert state.trials == expected
+
+
+@pytest.mark.parametrize("options", [{"trials": 0}, {"cap": 0}, {"gain": 1}, {"gain": -0.1}])
+def test_wrong_options_of_patience_are_refused_when_it_is_made(options):
+    with pytest.raises(ValueError, match="must be"):
+        Patience(**options)
 
 
 def test_minutes_count_from_the_start_of_the_run():

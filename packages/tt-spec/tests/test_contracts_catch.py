@@ -539,6 +539,29 @@ class SpentAtOnce(TrialsStopper):
         return 0.0
 
 
+class Bounded:
+    scope = "task"
+
+    def stop(self, state, clock):
+        return None
+
+    def rows_left(self, state):
+        return 100 - state.trials
+
+
+class Grows(Bounded):
+    def rows_left(self, state):
+        return 100 + state.trials
+
+
+class Arrays(Bounded):
+    def rows_left(self, state):
+        return 1000
+
+    def info(self, state):
+        return {"rows": np.zeros(3)}
+
+
 class Timeless(TrialsStopper):
     def left_s(self, state, clock):
         return 300.0
@@ -553,6 +576,9 @@ STOPPERS = {
     "scope": Stops(lambda me, s: None, scope="world"),
     "fails on failures": Stops(lambda me, s: None if not s.trials else f"{int(s.best_s)}"),
     "changes": Stops(lambda me, s: s.errors.update(seen=1)),
+    "no rows left": Bounded(),
+    "more rows left": Grows(),
+    "arrays": Arrays(),
     "no room": NoRoom(),
     "growing room": LessRoom(),
     "no time": SpentAtOnce(),
@@ -816,6 +842,9 @@ CAUGHT_BY = {
     ("stopper", "scope"): "declares_its_scope",
     ("stopper", "fails on failures"): "gives_a_reason_or_none",
     ("stopper", "changes"): "leaves_the_state_alone",
+    ("stopper", "no rows left"): "rows_left_run_down",
+    ("stopper", "more rows left"): "rows_left_run_down",
+    ("stopper", "arrays"): "remarks_are_plain_data",
     ("stopper", "no room"): "room_is_a_number_of_rows",
     ("stopper", "growing room"): "room_is_a_number_of_rows",
     ("stopper", "no time"): "the_time_left_runs_down",

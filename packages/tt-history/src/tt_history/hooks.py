@@ -2,9 +2,29 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Any
+
 from tt_spec.hooks import Entry, hookimpl
 
 
 @hookimpl
 def tt_stores() -> list[Entry]:
     return [Entry("sqlite", "tt_history.sqlite:SqliteStore", "one SQLite file, shared by processes", "sqlite.org/wal")]
+
+
+@hookimpl
+def tt_commands() -> list[Entry]:
+    return [
+        Entry("history stats", lambda: _command("stats"), "Count rows, doubles, failures, devices, ages and bytes"),
+        Entry("history tasks", lambda: _command("tasks"), "List every task with rows, devices and best"),
+        Entry("history nearest", lambda: _command("nearest"), "List the tasks that are most like a model's"),
+        Entry("history compact", lambda: _command("compact"), "Leave one record of each row, by date or mean"),
+        Entry("history prune", lambda: _command("prune"), "Remove records by age, device, task or failure"),
+        Entry("history merge", lambda: _command("merge"), "Make one history of several"),
+        Entry("history vacuum", lambda: _command("vacuum"), "Check the file and give free space back"),
+    ]
+
+
+def _command(name: str) -> Any:
+    return getattr(import_module("tt_history.commands"), name)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
 import threading
 import time
 import uuid
+import warnings
+from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -15,93 +16,29 @@ from typing import Any
 from tt_spec.clock import Clock, WallClock
 from tt_spec.errors import StoreError
 from tt_spec.serial import from_json, to_json
+from tt_spec.space import Space
 from tt_spec.types import Measurement, Task
+
+from tt_history.migrate import migrate
+from tt_history.nearest import Neighbour, neighbours
+from tt_history.version1 import Version1
+from tt_history.version2 import INDEXES, RECORDS, RUNS, SCHEMA, VIEWS, Version2
 
 __all__ = ["SqliteStore", "StoreError"]
 
 APPLICATION_ID = 0x74745F68
 """`tt_h` in ASCII; marks a file as ours."""
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 _PAGE = 500
 """Rows that `query` holds at once."""
 
-_SCHEMA = """
-CREATE TABLE measurements (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    task_key TEXT NOT NULL,
-    space_key TEXT NOT NULL,
-    config TEXT NOT NULL,
-    knobs TEXT NOT NULL,
-    seconds TEXT NOT NULL,
-    median_s REAL,
-    runs INTEGER NOT NULL,
-    error TEXT,
-    why TEXT NOT NULL,
-    cost TEXT NOT NULL,
-    origin TEXT NOT NULL,
-    device TEXT NOT NULL,
-    versions TEXT NOT NULL,
-    at REAL NOT NULL,
-    run_id TEXT NOT NULL
-);
-CREATE INDEX measurements_by_task ON measurements (task_key, space_key, device);
-CREATE TABLE runs (
-    id TEXT PRIMARY KEY,
-    started REAL NOT NULL,
-    ended REAL,
-    reason TEXT,
-    info TEXT NOT NULL
-);
-CREATE TABLE tasks (
-    key TEXT PRIMARY KEY,
-    name TEXT NOT NULL,
-    op TEXT NOT NULL,
-    target TEXT NOT NULL,
-    shapes TEXT NOT NULL,
-    flops REAL NOT NULL,
-    weight REAL NOT NULL
-);
-"""
+_CACHE_KB = 16_000
+"""Of the file that are held in memory at most; SQLite's 2 MB are less than one task's part of the indexes."""
 
-_FIELDS = (
-    "task_key",
-    "space_key",
-    "config",
-    "knobs",
-    "seconds",
-    "median_s",
-    "runs",
-    "error",
-    "why",
-    "cost",
-    "origin",
-    "device",
-    "versions",
-    "at",
-    "run_id",
-)
-_COLUMNS = ", ".join(_FIELDS)
-_INSERT = f"INSERT INTO measurements ({_COLUMNS}) VALUES ({', '.join('?' * len(_FIELDS))})"
-_SELECT = f"SELECT id, {_COLUMNS} FROM measurements"
-
-_LATEST = "SELECT max(id) FROM measurements{} GROUP BY task_key, space_key, device, config"
-"""Ids of each row's latest measurement, which is the verdict that counts."""
-
-_SUMMARY = f"""
-SELECT g.task_key, g.device, t.name, t.op, g.trials, g.failed, g.invalid, g.best_s, g.last, m.space_key
-FROM (
-    SELECT task_key, device, sum(error IS NOT 'invalid') AS trials,
-           sum(error IS NOT NULL AND error IS NOT 'invalid') AS failed, sum(error IS 'invalid') AS invalid,
-           min(median_s) FILTER (WHERE id IN ({_LATEST.format("")})) AS best_s,
-           max(at) AS last, min(id) AS first_id, max(id) AS last_id
-    FROM measurements GROUP BY task_key, device
-) AS g
-JOIN measurements AS m ON m.id = g.last_id
-LEFT JOIN tasks AS t ON t.key = g.task_key
-ORDER BY g.first_id
-"""
+_WRITE_EVERY = 4096
+"""Rows of a batch that are made at once."""
 
 
 class SqliteStore:
@@ -115,165 +52,203 @@ class SqliteStore:
 
     Args:
         path: A file on a local disk, or SQLite's URI, e.g. "file:tt.db?mode=ro" to read only.
-        wait_s: The longest wait for other processes' writes, seconds.
+        wait_s: The longest wait for other processes' writes, seconds; maintenance of a large file takes a minute.
         clock: Times the runs; None is the machine's.
     """
 
     def __init__(
-        self, path: str | os.PathLike[str] = "tt.db", wait_s: float = 30.0, clock: Clock | None = None
+        self, path: str | os.PathLike[str] = "tt.db", wait_s: float = 120.0, clock: Clock | None = None
     ) -> None:
         self.path = path
         self.wait_s = wait_s
         self.clock = clock
         self._db: sqlite3.Connection | None = None
+        self._layout: Version1 | Version2 | None = None
         self._pid = 0
+        self._seen = 0
         self._lock = threading.RLock()
+
+    # -- the role -----------------------------------------------------------------------------------------------
 
     def append(self, batch: Sequence[Measurement]) -> None:
         """Keep all of `batch` or, on an error, none. A `why` that is not UTF-8 is kept with escapes."""
-        rows = [_row(m) for m in batch]
-        if rows:
-            with self._transaction() as db:
-                db.executemany(_INSERT, rows)
+        batch = list(batch)
+        if batch:
+            with self.transaction() as (db, layout):
+                for start in range(0, len(batch), _WRITE_EVERY):
+                    layout.append(db, batch[start : start + _WRITE_EVERY])
 
     def query(
         self, task_key: str | None = None, space_key: str | None = None, device: str | None = None
     ) -> Iterator[Measurement]:
-        """What was there at the call, in order of arrival; None means any. Rows are read as they are asked for."""
-        where, values = _where(task_key=task_key, space_key=space_key, device=device)
-        with self._reading() as db:
-            ids = [i for (i,) in db.execute(f"SELECT id FROM measurements{where} ORDER BY id", values)]
+        """What was there at the call, in order of arrival; None means any. Rows are read as they are asked for: one
+        that maintenance removes meanwhile is left out."""
+        with self.reading() as (db, layout):
+            ids = layout.ids(db, task_key=task_key, space_key=space_key, device=device)
         return self._stream(ids)
 
     def best(self, task_key: str, device: str | None = None) -> Measurement | None:
         """The valid measurement of lowest median, the earliest of equals; None if there is none. Of a row that was
         measured more than once the latest verdict counts."""
-        where, values = _where(task_key=task_key, device=device)
-        with self._reading() as db:
-            row = db.execute(
-                f"{_SELECT} WHERE id IN ({_LATEST.format(where)}) AND median_s IS NOT NULL"
-                " ORDER BY median_s, id LIMIT 1",
-                values,
-            ).fetchone()
-        return None if row is None else self._measurement(row)
+        with self.reading() as (db, layout):
+            return layout.best(db, task_key, device)
 
     def begin_run(self, info: dict[str, Any]) -> str:
         """Record a run's options, seed, recipe, versions, device and start; returns its id."""
         run_id, text = uuid.uuid4().hex, to_json(info)
-        with self._transaction() as db:
+        with self.transaction() as (db, _):
             db.execute("INSERT INTO runs (id, started, info) VALUES (?, ?, ?)", (run_id, self._now(), text))
         return run_id
 
     def end_run(self, run_id: str, reason: str) -> None:
         """Record when and why a run ended."""
-        with self._transaction() as db:
+        reason = reason.encode("utf-8", "backslashreplace").decode()
+        with self.transaction() as (db, _):
             found = db.execute(
-                "UPDATE runs SET ended = ?, reason = ? WHERE id = ?", (self._now(), _utf8(reason), run_id)
+                "UPDATE runs SET ended = ?, reason = ? WHERE id = ?", (self._now(), reason, run_id)
             ).rowcount
         if not found:
-            raise StoreError(f"{self._name}: there is no run {run_id!r} to end; give the id that begin_run returned")
+            raise StoreError(f"{self.name}: there is no run {run_id!r} to end; give the id that begin_run returned")
+
+    # -- what else it knows -------------------------------------------------------------------------------------
 
     def remember(self, tasks: Sequence[Task]) -> None:
-        """Keep what people call the tasks, for `summary`; the last name of a key counts."""
-        rows = [(t.key, t.name, t.op, t.target, t.shapes, float(t.flops), float(t.weight)) for t in tasks]
-        with self._transaction() as db:
-            db.executemany(
-                "INSERT OR REPLACE INTO tasks (key, name, op, target, shapes, flops, weight)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?)",
-                rows,
-            )
+        """Keep the tasks with workload, payload and spaces; the last name of a key counts. Rows of a space that is kept
+        need no knobs of their own, so tell tasks before their measurements."""
+        with self.transaction() as (db, layout):
+            layout.remember(db, tasks)
+
+    def task(self, key: str) -> Task | None:
+        """A task as it was remembered, with every space that it ever had, the latest known first; None if unknown."""
+        with self.reading() as (db, layout):
+            return layout.task(db, key) if isinstance(layout, Version2) else None
+
+    def space(self, key: str) -> Space | None:
+        """The space of that key, None if it was never remembered."""
+        with self.reading() as (db, layout):
+            return layout.space(db, key) if isinstance(layout, Version2) else None
+
+    def tasks(self) -> list[dict[str, Any]]:
+        """One per remembered task: `key`, `name`, `op`, `target`, `shapes`, `flops`, `weight` and `workload`, which is
+        empty where it is unknown."""
+        with self.reading() as (db, layout):
+            return layout.tasks(db)
+
+    def nearest(self, task: Task, n: int = 10) -> list[Neighbour]:
+        """The `n` nearest other tasks of its kind that have rows, with their distances; the same workload on another
+        target is at distance 0."""
+        with self.reading() as (db, layout):
+            rows, known = layout.trials(db), layout.tasks(db)
+        return neighbours(task, [{**t, "rows": rows.get(t["key"], 0)} for t in known], n)
 
     def runs(self) -> list[dict[str, Any]]:
         """Runs by start, newest last: `id`, `started`, `ended` and `reason` (None until it ended), `info`."""
-        rows = self._dicts("SELECT id, started, ended, reason, info FROM runs ORDER BY rowid")
-        return [{**r, "info": self._parse(f"run {r['id']}", r["info"])} for r in rows]
+        with self.reading() as (db, _):
+            rows = db.execute("SELECT id, started, ended, reason, info FROM runs ORDER BY rowid").fetchall()
+        return [
+            {"id": i, "started": started, "ended": ended, "reason": reason, "info": self._parse(f"run {i}", info)}
+            for i, started, ended, reason, info in rows
+        ]
 
     def summary(self) -> list[dict[str, Any]]:
         """One per task and device, by first arrival: `task_key`, `device`, `name` and `op` (None unless remembered),
         `trials` (invalid rows cost none), `failed` among them, `invalid`, `best_s` (None without a valid one),
         `last` (seconds since the epoch) and the latest row's `space_key`."""
-        return self._dicts(_SUMMARY)
+        with self.reading() as (db, layout):
+            return layout.summary(db)
 
     def close(self) -> None:
         """Close the file; may be called twice, and the next use opens it again."""
         with self._lock:
             if self._db is not None and self._pid == os.getpid():
                 self._db.close()
-                self._db = None
+                self._db = self._layout = None
 
-    def _dicts(self, sql: str) -> list[dict[str, Any]]:
-        with self._reading() as db:
-            cursor = db.execute(sql)
-            names = [c[0] for c in cursor.description]
-            return [dict(zip(names, row, strict=True)) for row in cursor]
-
-    def _stream(self, ids: list[int]) -> Iterator[Measurement]:
+    def _stream(self, ids: array[int]) -> Iterator[Measurement]:
         # Page by page, never one open SELECT: that would pin the log, and a later write on it would fail as stale.
         for start in range(0, len(ids), _PAGE):
-            page = ids[start : start + _PAGE]
-            with self._reading() as db:
-                places = ", ".join("?" * len(page))
-                rows = db.execute(f"{_SELECT} WHERE id IN ({places}) ORDER BY id", page).fetchall()
-            yield from map(self._measurement, rows)
-
-    def _measurement(self, row: tuple[Any, ...]) -> Measurement:
-        i, task, space, config, knobs, seconds, _, runs, error, why, cost, origin, device, versions, at, run_id = row
-        what = f"measurement {i}"
-        try:
-            return Measurement(
-                task,
-                space,
-                tuple(json.loads(config)),
-                self._parse(what, knobs),
-                tuple(json.loads(seconds)),
-                runs,
-                error,
-                why,
-                self._parse(what, cost),
-                origin,
-                device,
-                self._parse(what, versions),
-                at,
-                run_id,
-            )
-        except (ValueError, TypeError) as e:
-            raise StoreError(f"{self._name}: {what} cannot be read ({e}); was the file edited by hand?") from e
+            with self.reading() as (db, layout):
+                page = layout.read(db, ids[start : start + _PAGE])
+            yield from page
 
     def _parse(self, what: str, text: str) -> Any:
         try:
             return from_json(text)
         except ValueError as e:
-            raise StoreError(f"{self._name}: {what} cannot be read ({e}); was the file edited by hand?") from e
+            raise StoreError(f"{self.name}: {what} cannot be read ({e}); was the file edited by hand?") from e
 
     def _now(self) -> float:
         return (self.clock or WallClock()).now()
 
     @property
-    def _name(self) -> str:
+    def name(self) -> str:
+        """The file, for messages."""
         text = os.fspath(self.path)
         return text if text.startswith("file:") or text == ":memory:" else os.path.abspath(os.path.expanduser(text))
 
+    # -- the file -----------------------------------------------------------------------------------------------
+
     @contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection]:
+    def reading(self) -> Iterator[tuple[sqlite3.Connection, Version1 | Version2]]:
+        """One view of the file, and how to read it: another process may bring it to version 2 at any time."""
+        with self._connected() as db:
+            db.execute("BEGIN")
+            try:
+                yield db, self._current(db)
+            finally:
+                if db.in_transaction:
+                    db.execute("COMMIT")
+
+    @contextmanager
+    def transaction(self, keep: bool = True) -> Iterator[tuple[sqlite3.Connection, Version2]]:
+        """A transaction that writes; the first on a file of version 1 brings it to version 2 and says so.
+
+        Args:
+            keep: Whether what was written stays; else it is tried and taken back.
+        """
+        with self._connected() as db:
+            db.execute("BEGIN IMMEDIATE")
+            try:
+                old = self._current(db)
+                layout = migrate(db, old) if isinstance(old, Version1) else old
+                (version,) = db.execute("PRAGMA data_version").fetchone()
+                if version != self._seen:
+                    layout.forget()
+                    self._seen = version
+                yield db, layout
+                db.execute("COMMIT" if keep else "ROLLBACK")
+            except BaseException:  # Ctrl-C too: a transaction left open would lock out every other process
+                self._layout = None  # ids that it holds may never have been
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
+                raise
+            self._layout = layout if keep else None
+        if keep and isinstance(old, Version1):
+            saved = "'tt history vacuum' gives back the space that this saves"
+            warnings.warn(f"{self.name}: brought from schema version 1 to {layout.number}; {saved}", stacklevel=4)
+
+    @contextmanager
+    def alone(self) -> Iterator[sqlite3.Connection]:
+        """The connection outside any transaction, for what SQLite does by itself."""
+        with self._connected() as db:
+            yield db
+
+    def _current(self, db: sqlite3.Connection) -> Version1 | Version2:
+        """The layout of the file now; call it inside a transaction."""
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+        if self._layout is None or self._layout.number != version:
+            self._layout = Version1(self.name) if version == 1 else Version2(self.name)
+        return self._layout
+
+    @contextmanager
+    def _connected(self) -> Iterator[sqlite3.Connection]:
         with self._lock:
             try:
                 yield self._connection()
             except UnicodeDecodeError as e:  # sqlite3 quotes a damaged table's name in its message
-                raise self._explained(sqlite3.DatabaseError(f"malformed text, {e}")) from e
+                raise self.explained(sqlite3.DatabaseError(f"malformed text, {e}")) from e
             except sqlite3.DatabaseError as e:
-                raise self._explained(e) from e
-
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._reading() as db:
-            db.execute("BEGIN IMMEDIATE")
-            try:
-                yield db
-                db.execute("COMMIT")
-            except BaseException:  # Ctrl-C too: a transaction left open would lock out every other process
-                if db.in_transaction:
-                    db.execute("ROLLBACK")
-                raise
+                raise self.explained(e) from e
 
     def _connection(self) -> sqlite3.Connection:
         if self._db is None:
@@ -281,13 +256,13 @@ class SqliteStore:
             self._pid = os.getpid()
         elif self._pid != os.getpid():
             raise StoreError(
-                f"{self._name}: opened by process {self._pid}, then used in its fork {os.getpid()};"
+                f"{self.name}: opened by process {self._pid}, then used in its fork {os.getpid()};"
                 " SQLite forbids that: make a new SqliteStore in each process"
             )
         return self._db
 
     def _open(self) -> sqlite3.Connection:
-        name = self._name
+        name = self.name
         size, log = _size(name), _size(f"{name}-wal")
         if size == 1:  # which SQLite would take for an empty file
             raise sqlite3.DatabaseError("file is not a database")
@@ -302,6 +277,7 @@ class SqliteStore:
             elif log == 0 and size % db.execute("PRAGMA page_size").fetchone()[0]:  # SQLite would read zeros there
                 raise sqlite3.DatabaseError("malformed: the file ends in the middle of a page")
             db.execute("PRAGMA synchronous=NORMAL")
+            db.execute(f"PRAGMA cache_size={-_CACHE_KB}")
         except BaseException:
             db.close()
             raise
@@ -320,12 +296,12 @@ class SqliteStore:
             return True
         if application != APPLICATION_ID:
             raise StoreError(
-                f"{self._name}: this SQLite file belongs to another application"
+                f"{self.name}: this SQLite file belongs to another application"
                 f" (application_id {application:#x}, tt's is {APPLICATION_ID:#x}); choose another path"
             )
-        if version != SCHEMA_VERSION:
+        if version not in (1, SCHEMA_VERSION):
             raise StoreError(
-                f"{self._name}: its schema is version {version}, this tt-history reads version {SCHEMA_VERSION};"
+                f"{self.name}: its schema is version {version}, this tt-history reads version {SCHEMA_VERSION};"
                 " pip install --upgrade tt-history"
             )
         return False
@@ -344,7 +320,7 @@ class SqliteStore:
         try:
             (version,) = db.execute("PRAGMA user_version").fetchone()
             if not version:
-                for statement in filter(str.strip, _SCHEMA.split(";")):
+                for statement in (*SCHEMA, RUNS, RECORDS.format("records"), *INDEXES, *VIEWS):
                     db.execute(statement)
                 db.execute(f"PRAGMA application_id={APPLICATION_ID}")
                 db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
@@ -354,9 +330,10 @@ class SqliteStore:
                 db.execute("ROLLBACK")
             raise
 
-    def _explained(self, e: sqlite3.DatabaseError) -> Exception:
+    def explained(self, e: sqlite3.DatabaseError) -> Exception:
+        """SQLite's error as one line that says what to do."""
         # By message: Python 3.10's sqlite3 has no error codes, and SQLite keeps these texts stable.
-        text, name = str(e), self._name
+        text, name = str(e), self.name
         if isinstance(e, sqlite3.ProgrammingError):
             return e
         if "locked" in text:
@@ -396,33 +373,3 @@ def _why_not_opened(name: str) -> str:
     if not os.path.isdir(folder):
         return f"the folder {folder} does not exist; make it, or choose another path"
     return "cannot be opened or made; make the file and its folder writable, or choose another path"
-
-
-def _where(**wanted: str | None) -> tuple[str, list[str]]:
-    given = {k: v for k, v in wanted.items() if v is not None}
-    return (" WHERE " + " AND ".join(f"{k} = ?" for k in given) if given else ""), list(given.values())
-
-
-def _row(m: Measurement) -> tuple[Any, ...]:
-    return (
-        m.task_key,
-        m.space_key,
-        json.dumps([int(c) for c in m.config]),
-        to_json(m.knobs),
-        json.dumps([float(s) for s in m.seconds]),
-        m.latency_s if m.error is None else None,
-        int(m.runs),
-        m.error,
-        _utf8(m.why),
-        to_json(m.cost),
-        m.origin,
-        m.device,
-        to_json(m.versions),
-        float(m.at),
-        m.run_id,
-    )
-
-
-def _utf8(text: str) -> str:
-    # a compiler's output may have been decoded with surrogate escapes, which SQLite cannot hold
-    return text.encode("utf-8", "backslashreplace").decode()

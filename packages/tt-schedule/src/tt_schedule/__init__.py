@@ -1,5 +1,6 @@
 """Schedulers and stoppers: who gets the next time slot, and when to stop."""
 
+from tt_schedule.adaptive_stop import AdaptiveStop
 from tt_schedule.belief import Belief
 from tt_schedule.dynatune import DynaTune
 from tt_schedule.gradient import Gradient
@@ -9,4 +10,14 @@ from tt_schedule.patience import Patience
 from tt_schedule.random_turns import RandomTurns
 from tt_schedule.round_robin import RoundRobin
 
-__all__ = ["Belief", "DynaTune", "Gradient", "Linear", "Minutes", "Patience", "RandomTurns", "RoundRobin"]
+__all__ = [
+    "AdaptiveStop",
+    "Belief",
+    "DynaTune",
+    "Gradient",
+    "Linear",
+    "Minutes",
+    "Patience",
+    "RandomTurns",
+    "RoundRobin",
+]

@@ -25,6 +25,12 @@ def tt_schedulers() -> list[Entry]:
 @hookimpl
 def tt_stoppers() -> list[Entry]:
     return [
+        Entry(
+            "adaptive-stop",
+            "tt_schedule.adaptive_stop:AdaptiveStop",
+            "a maximum of trials that follows what each block brings",
+            "adaptive workflow, Chen 2024",
+        ),
         Entry("patience", "tt_schedule.patience:Patience", "ends a task that no longer gains 1 %"),
         Entry("minutes", "tt_schedule.minutes:Minutes", "a budget of time"),
     ]

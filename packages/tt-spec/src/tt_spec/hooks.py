@@ -111,7 +111,7 @@ class Specs:
 
     @hookspec
     def tt_commands(self) -> list[Entry]:
-        """Sub-commands of `tt`; `build()` returns a function that typer can call."""
+        """Sub-commands of `tt`; `build()` returns a function that typer can call. "history stats" is one of a group."""
         return []
 
     @hookspec

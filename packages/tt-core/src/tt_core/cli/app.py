@@ -354,15 +354,21 @@ def _usage(e: Exception) -> TypeGuard[Any]:
 
 
 def _add_commands() -> None:
-    """Commands of plug-ins; one that cannot be used says so when it is called and stops no other."""
+    """Commands of plug-ins; one that cannot be used says so when it is called and stops no other. "history stats" is
+    the command `stats` of the group `history`; a group that tt does not have is made."""
     try:
         plugins = Plugins()
     except PluginError:  # said by every command that needs a piece; tt doctor needs none
         return
-    present = {c.name or getattr(c.callback, "__name__", None) for c in app.registered_commands}
-    for name in plugins.names("command"):
-        if name not in present:
-            app.command(name, help=plugins.find("command", name).entry.summary)(_command(plugins, name))
+    groups = {g.name: g.typer_instance for g in app.registered_groups if g.typer_instance is not None}
+    for full in plugins.names("command"):
+        group, _, name = full.rpartition(" ")
+        if group and group not in groups:
+            groups[group] = typer.Typer(no_args_is_help=True)
+            app.add_typer(groups[group], name=group)
+        place = groups[group] if group else app
+        if name not in {c.name or getattr(c.callback, "__name__", None) for c in place.registered_commands}:
+            place.command(name, help=plugins.find("command", full).entry.summary)(_command(plugins, full))
 
 
 def _command(plugins: Plugins, name: str) -> Callable[..., Any]:

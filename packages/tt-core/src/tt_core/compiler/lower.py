@@ -109,6 +109,7 @@ def lower(mod: tvm.IRModule, target: Target, plugins: Plugins | None = None, spa
                 float(sum(calls[f] for f in functions[key])),
                 payload(single, text, space),
                 _shapes(single),
+                _hash(_workload(single)),
             )
         )
     tasks.sort(key=lambda t: (-t.flops * t.weight, t.name))
@@ -192,8 +193,15 @@ def _calls(mod: tvm.IRModule) -> Counter[str]:
 
 
 def _key(mod: tvm.IRModule, target: str) -> str:
-    workload = tvm_ffi.structural_hash(mod, map_free_vars=True)
-    return hashlib.sha256(f"{workload}/{target}".encode()).hexdigest()[:16]
+    return _hash(f"{_workload(mod)}/{target}")
+
+
+def _workload(mod: tvm.IRModule) -> str:
+    return str(tvm_ffi.structural_hash(mod, map_free_vars=True))
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _task_name(function: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 from typing import Any
 
@@ -66,34 +67,67 @@ class StopperContract:
         half = piece.left_s(state, clock)
         assert half == pytest.approx(left / 2), f"{left / 2:g} s of {left:g} passed, {half!r} s are said to be left"
 
+    def test_rows_left_run_down(self, piece: Any) -> None:
+        if piece.scope != "task" or not hasattr(piece, "rows_left"):
+            return
+        clock = VirtualClock(1e9)
+        state = _fresh("task", clock, restored=True)
+        left = piece.rows_left(state)
+        assert left == math.inf or (left == int(left) and left >= 1), f"a fresh task has rows left, got {left!r}"
+        state.trials += 1
+        state.latencies.append(math.inf)
+        less = piece.rows_left(state)
+        assert less <= left, f"a failed row was measured, and {less!r} rows are left instead of {left!r}"
+        for reason, _ in _drive(piece, improving=False, states=(seen := [])):
+            left = piece.rows_left(seen[0])
+            assert left >= 0, f"rows left are never negative, got {left!r}"
+            assert reason is not None or left >= 1, "no rows are left, but it does not stop"
+
+    def test_remarks_are_plain_data(self, piece: Any) -> None:
+        if piece.scope != "task" or not hasattr(piece, "info"):
+            return
+        for _ in _drive(piece, improving=False, states=(seen := [])):
+            remarks = piece.info(seen[0])
+            assert isinstance(remarks, dict), f"info returns a dict for the event log, got {remarks!r}"
+            assert json.loads(json.dumps(remarks)) == remarks, f"remarks are plain data, got {remarks!r}"
+
     def test_leaves_the_state_alone(self, piece: Any) -> None:
         clock = VirtualClock(1e9)
         state = _fresh(piece.scope, clock, restored=True)
         before = copy.deepcopy(state)
         piece.stop(state, clock)
+        for ask in ("rows_left", "info"):
+            if piece.scope == "task" and hasattr(piece, ask):
+                getattr(piece, ask)(state)
         assert state == before, "a stopper reads the state, it does not change it"
 
 
 def _fresh(scope: str, clock: VirtualClock, restored: bool) -> Any:
     tasks = [TaskState(synthetic_task("a", knobs=2)), TaskState(synthetic_task("b", knobs=3))]
     if restored:
-        tasks[0].best_s, tasks[0].restored = 1e-3, 5000
+        tasks[0].best_s, tasks[0].restored, tasks[0].incumbents = 1e-3, 5000, [(1, 2e-3), (4000, 1e-3)]
     return tasks[0] if scope == "task" else RunState(tasks, clock.now())
 
 
-def _drive(piece: Any, improving: bool) -> Any:
-    """`(answer, answer again)` over 60 batches of a minute each; without improvement every row fails."""
+def _drive(piece: Any, improving: bool, states: list[Any] | None = None) -> Any:
+    """`(answer, answer again)` over 60 batches of a minute each; without improvement every row fails. `states` gets
+    the state that is driven."""
     clock = VirtualClock(1e9)
     state = _fresh(piece.scope, clock, restored=False)
     task = state if piece.scope == "task" else state.tasks[0]
+    if states is not None:
+        states.append(state)
     for _ in range(60):
         clock.advance(60.0)
         task.trials += 32
         task.batches += 1
         if improving:
             task.best_s, task.last_gain_trial = 1e-3 * (1 + 100 / task.trials), task.trials
+            task.incumbents.append((task.trials, task.best_s))
+            task.latencies += [math.inf] * 31 + [task.best_s]
         else:
             task.errors["run"] = task.errors.get("run", 0) + 32
+            task.latencies += [math.inf] * 32
             assert math.isinf(task.best_s)
         task.curve.append((task.trials, clock.now(), task.best_s))
         if piece.scope == "run":

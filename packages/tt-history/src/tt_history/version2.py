@@ -1,0 +1,577 @@
+"""Schema version 2: what repeats is kept once, and every task with what it takes to read its rows."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import struct
+import zlib
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+from tt_spec.roles import StoreError
+from tt_spec.serial import from_json, to_json
+from tt_spec.space import Space
+from tt_spec.types import Measurement, Task
+
+from tt_history.raw import Explain, Raw, explain, explain_json, raw_of, same
+
+__all__ = ["INDEXES", "OURS", "RECORDS", "SCHEMA", "VIEWS", "Version2"]
+
+_UPGRADE = "schema version 2 needs a newer tt-history: pip install --upgrade tt-history"
+
+RECORDS = """
+CREATE TABLE {} (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    place INTEGER NOT NULL,
+    config TEXT NOT NULL,
+    context INTEGER NOT NULL,
+    error TEXT,
+    median_s REAL,
+    runs INTEGER NOT NULL,
+    at REAL NOT NULL,
+    remark INTEGER,
+    seconds BLOB NOT NULL,
+    cost BLOB,
+    knobs BLOB
+)"""
+
+INDEXES = (
+    "CREATE INDEX records_by_row ON records (place, config)",
+    "CREATE INDEX records_by_median ON records (place, median_s) WHERE median_s IS NOT NULL",
+)
+
+RUNS = """
+CREATE TABLE runs (
+    id TEXT PRIMARY KEY,
+    started REAL NOT NULL,
+    ended REAL,
+    reason TEXT,
+    info TEXT NOT NULL
+)"""
+
+SCHEMA = (
+    """
+CREATE TABLE places (
+    id INTEGER PRIMARY KEY,
+    task_key TEXT NOT NULL,
+    space_key TEXT NOT NULL,
+    device TEXT NOT NULL,
+    trials INTEGER NOT NULL DEFAULT 0,
+    failed INTEGER NOT NULL DEFAULT 0,
+    invalid INTEGER NOT NULL DEFAULT 0,
+    first_id INTEGER,
+    last_id INTEGER,
+    last_at REAL,
+    UNIQUE (task_key, space_key, device)
+)""",
+    """
+CREATE TABLE contexts (
+    id INTEGER PRIMARY KEY,
+    origin TEXT NOT NULL,
+    run_id TEXT NOT NULL,
+    versions TEXT NOT NULL,
+    costs TEXT NOT NULL,
+    UNIQUE (origin, run_id, versions, costs)
+)""",
+    "CREATE TABLE remarks (id INTEGER PRIMARY KEY, crc INTEGER NOT NULL, text TEXT NOT NULL)",
+    "CREATE INDEX remarks_by_crc ON remarks (crc)",
+    """
+CREATE TABLE known_tasks (
+    key TEXT PRIMARY KEY,
+    name TEXT NOT NULL,
+    op TEXT NOT NULL,
+    target TEXT NOT NULL,
+    shapes TEXT NOT NULL,
+    flops REAL NOT NULL,
+    weight REAL NOT NULL,
+    workload TEXT NOT NULL,
+    payload BLOB NOT NULL
+)""",
+    "CREATE INDEX known_tasks_by_workload ON known_tasks (workload)",
+    """
+CREATE TABLE spaces (
+    id INTEGER PRIMARY KEY,
+    key TEXT NOT NULL UNIQUE,
+    content BLOB,
+    sample TEXT
+)""",
+    """
+CREATE TABLE task_spaces (
+    id INTEGER PRIMARY KEY,
+    task_key TEXT NOT NULL,
+    space_key TEXT NOT NULL,
+    UNIQUE (task_key, space_key)
+)""",
+)
+
+VIEWS = (
+    f"""
+CREATE VIEW measurements AS
+SELECT r.id, p.task_key, p.space_key, r.config, n.note AS knobs, n.note AS seconds, r.median_s, r.runs, r.error,
+       coalesce(m.text, '') AS why, n.note AS cost, c.origin, p.device, c.versions, r.at, c.run_id
+FROM records AS r JOIN places AS p ON p.id = r.place JOIN contexts AS c ON c.id = r.context
+LEFT JOIN remarks AS m ON m.id = r.remark
+JOIN (SELECT '{{"$type":"{_UPGRADE}"}}' AS note) AS n""",
+    "CREATE VIEW tasks AS SELECT key, name, op, target, shapes, flops, weight, workload FROM known_tasks",
+    *(
+        f"CREATE TRIGGER {view}_of_an_older_version INSTEAD OF INSERT ON {view} BEGIN"
+        f" SELECT RAISE(ABORT, '{_UPGRADE}'); END"
+        for view in ("measurements", "tasks")
+    ),
+)
+"""What people's SQL and processes of version 1 see: the latter are told to make way for a newer one."""
+
+OURS = (
+    "places",
+    "contexts",
+    "remarks",
+    "known_tasks",
+    "spaces",
+    "task_spaces",
+    "runs",
+    "records",
+    "measurements",
+    "tasks",
+)
+"""Tables and views of ours in a file; all others belong to somebody else."""
+
+_SELECT = """
+SELECT r.id, p.task_key, p.space_key, r.config, r.knobs, r.seconds, r.runs, r.error, m.text, r.cost, c.costs, c.origin,
+       p.device, c.versions, r.at, c.run_id
+FROM records AS r JOIN places AS p ON p.id = r.place JOIN contexts AS c ON c.id = r.context
+LEFT JOIN remarks AS m ON m.id = r.remark
+"""
+
+_BEST_OF_PLACE = """
+SELECT r.id, r.median_s FROM records AS r WHERE r.place = ? AND r.median_s IS NOT NULL AND NOT EXISTS (
+    SELECT 1 FROM records AS later WHERE later.place = r.place AND later.config = r.config AND later.id > r.id)
+ORDER BY r.median_s, r.id LIMIT 1
+"""
+"""The fastest row whose latest verdict that is: its index is walked until one has no later record."""
+
+_INSERT = (
+    "INSERT INTO {} (id, place, config, context, error, median_s, runs, at, remark, seconds, cost, knobs)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+
+_REMARKS = 4096
+"""Remarks whose ids are kept in memory."""
+
+
+class Version2:
+    """How to read and write schema version 2.
+
+    Args:
+        name: The file, for messages.
+    """
+
+    number = 2
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._explained: dict[str, Explain] = {}
+        self._samples: dict[str, bytes] = {}
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop ids that are held in memory: after a rollback, or when another process has written."""
+        self._places: dict[tuple[str, str, str], int] = {}
+        self._contexts: dict[tuple[str, str, str, str], int] = {}
+        self._remarks: dict[str, int] = {}
+        self._samples.clear()
+
+    # -- writing ------------------------------------------------------------------------------------------------
+
+    def append(self, db: sqlite3.Connection, batch: Sequence[Measurement]) -> None:
+        """Add measurements; call it inside a transaction."""
+        texts: dict[int, str] = {}
+
+        def versions(v: dict[str, str]) -> str:  # one object serves a whole run
+            text = texts.get(id(v))
+            if text is None:
+                text = texts[id(v)] = to_json(v)
+            return text
+
+        self.insert(db, (raw_of(m, self.explained(db, m.space_key), versions) for m in batch))
+
+    def insert(
+        self, db: sqlite3.Connection, raws: Iterable[Raw], ids: Iterator[int] | None = None, into: str = "records"
+    ) -> int:
+        """Add records and count them with their places; returns how many. Call it inside a transaction.
+
+        Args:
+            ids: Of each record; None numbers them on.
+            into: The table.
+        """
+        rows = []
+        counts: dict[int, list[Any]] = {}
+        (last,) = db.execute("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = ?", (into,)).fetchone()
+        for raw in raws:
+            last = last + 1 if ids is None else next(ids)
+            place = self._place(db, raw.place)
+            costs, spent = _costs(raw.cost)
+            context = self._context(db, (raw.origin, raw.run_id, raw.versions, costs))
+            remark = self.remark(db, raw.why) if raw.why else None
+            knobs = None if raw.knobs is None else self._packed(db, raw)
+            rows.append(
+                (
+                    last,
+                    place,
+                    raw.config,
+                    context,
+                    raw.error,
+                    raw.median_s,
+                    raw.runs,
+                    raw.at,
+                    remark,
+                    raw.seconds,
+                    spent,
+                    knobs,
+                )
+            )
+            count = counts.get(place)
+            if count is None:
+                count = counts[place] = [0, 0, 0, last, last, raw.at]
+            count[0] += raw.error != "invalid"
+            count[1] += raw.error is not None and raw.error != "invalid"
+            count[2] += raw.error == "invalid"
+            count[4], count[5] = last, max(count[5], raw.at)
+        db.executemany(_INSERT.format(into), rows)
+        db.executemany(
+            "UPDATE places SET trials = trials + ?, failed = failed + ?, invalid = invalid + ?,"
+            " first_id = min(ifnull(first_id, ?4), ?4), last_id = max(ifnull(last_id, ?5), ?5),"
+            " last_at = max(ifnull(last_at, ?6), ?6) WHERE id = ?7",
+            [(*count, place) for place, count in counts.items()],
+        )
+        return len(rows)
+
+    def remember(self, db: sqlite3.Connection, tasks: Iterable[Task]) -> None:
+        """Keep tasks with their spaces; a workload or payload that is known is not lost to one without."""
+        for t in tasks:
+            db.execute(
+                "INSERT INTO known_tasks (key, name, op, target, shapes, flops, weight, workload, payload)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET name = excluded.name,"
+                " op = excluded.op, target = excluded.target, shapes = excluded.shapes, flops = excluded.flops,"
+                " weight = excluded.weight,"
+                " workload = CASE excluded.workload WHEN '' THEN workload ELSE excluded.workload END,"
+                " payload = CASE excluded.payload WHEN x'' THEN payload ELSE excluded.payload END",
+                (
+                    t.key,
+                    t.name,
+                    t.op,
+                    t.target,
+                    t.shapes,
+                    float(t.flops),
+                    float(t.weight),
+                    t.workload,
+                    bytes(t.payload),
+                ),
+            )
+            for space in t.spaces:
+                self.keep_space(db, space.key, None, space)
+                db.execute("INSERT OR IGNORE INTO task_spaces (task_key, space_key) VALUES (?, ?)", (t.key, space.key))
+
+    def keep_space(self, db: sqlite3.Connection, key: str, content: bytes | None, space: Space | None = None) -> None:
+        """Keep a space's description, packed or not, unless it is kept already."""
+        found = db.execute("SELECT content IS NOT NULL FROM spaces WHERE key = ?", (key,)).fetchone()
+        if found is None or not found[0]:
+            if content is None and space is not None:
+                content = zlib.compress(to_json(space).encode())
+            db.execute(
+                "INSERT INTO spaces (key, content) VALUES (?, ?)"
+                " ON CONFLICT (key) DO UPDATE SET content = excluded.content",
+                (key, content),
+            )
+        if space is not None:
+            self._explained[key] = explain(space)
+        else:
+            self._explained.pop(key, None)
+
+    def recount(self, db: sqlite3.Connection, places: Sequence[int] | None = None) -> None:
+        """Count the records of these places anew; None is all."""
+        chosen = [i for (i,) in db.execute("SELECT id FROM places")] if places is None else places
+        one = f" WHERE place = {chosen[0]}" if len(chosen) == 1 else ""
+        counted = {
+            row[0]: row[1:]
+            for row in db.execute(  # the plus: a scan and a sort, not a look-up for each record
+                "SELECT place, count(*) - coalesce(sum(error IS 'invalid'), 0),"
+                " coalesce(sum(error IS NOT NULL AND error IS NOT 'invalid'), 0),"
+                " coalesce(sum(error IS 'invalid'), 0), min(id), max(id), max(at)"
+                f" FROM records{one} GROUP BY +place"
+            )
+        }
+        db.executemany(
+            "UPDATE places SET trials = ?, failed = ?, invalid = ?, first_id = ?, last_id = ?, last_at = ?"
+            " WHERE id = ?",
+            [(*counted.get(i, (0, 0, 0, None, None, None)), i) for i in chosen],
+        )
+
+    def _place(self, db: sqlite3.Connection, place: tuple[str, str, str]) -> int:
+        found = self._places.get(place)
+        if found is None:
+            db.execute("INSERT OR IGNORE INTO places (task_key, space_key, device) VALUES (?, ?, ?)", place)
+            (found,) = db.execute(
+                "SELECT id FROM places WHERE task_key = ? AND space_key = ? AND device = ?", place
+            ).fetchone()
+            self._places[place] = found
+        return found
+
+    def _context(self, db: sqlite3.Connection, context: tuple[str, str, str, str]) -> int:
+        found = self._contexts.get(context)
+        if found is None:
+            db.execute("INSERT OR IGNORE INTO contexts (origin, run_id, versions, costs) VALUES (?, ?, ?, ?)", context)
+            (found,) = db.execute(
+                "SELECT id FROM contexts WHERE origin = ? AND run_id = ? AND versions = ? AND costs = ?", context
+            ).fetchone()
+            self._contexts[context] = found
+        return found
+
+    def remark(self, db: sqlite3.Connection, text: str) -> int:
+        """The id of a text, which is kept once."""
+        found = self._remarks.get(text)
+        if found is None:
+            crc = zlib.crc32(text.encode())
+            row = db.execute("SELECT id FROM remarks WHERE crc = ? AND text = ?", (crc, text)).fetchone()
+            if row is None:
+                found = db.execute("INSERT INTO remarks (crc, text) VALUES (?, ?)", (crc, text)).lastrowid or 0
+            else:
+                (found,) = row
+            if len(self._remarks) >= _REMARKS:
+                self._remarks.clear()
+            self._remarks[text] = found
+        return found
+
+    def _packed(self, db: sqlite3.Connection, raw: Raw) -> bytes | None:
+        """Knobs that the space does not explain, packed with the first such row of the space as dictionary."""
+        assert raw.knobs is not None
+        key = raw.place[1]
+        known = self.explained(db, key)
+        if known is not None and _explains(known, raw):
+            return None
+        sample = self._sample(db, key)
+        if sample is None:
+            db.execute(
+                "INSERT INTO spaces (key, sample) VALUES (?, ?)"
+                " ON CONFLICT (key) DO UPDATE SET sample = excluded.sample",
+                (key, raw.knobs),
+            )
+            sample = self._samples[key] = raw.knobs.encode()
+        packer = zlib.compressobj(6, zlib.DEFLATED, -12, 4, zdict=sample)  # a small window: setting up is what it costs
+        return packer.compress(raw.knobs.encode()) + packer.flush()
+
+    def _sample(self, db: sqlite3.Connection, key: str) -> bytes | None:
+        found = self._samples.get(key)
+        if found is None:
+            row = db.execute("SELECT sample FROM spaces WHERE key = ? AND sample IS NOT NULL", (key,)).fetchone()
+            if row is not None:
+                found = self._samples[key] = row[0].encode()
+        return found
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def ids(self, db: sqlite3.Connection, **wanted: str | None) -> array[int]:
+        """Ids of the rows that fit, in order of arrival."""
+        places = self.places(db, **wanted)
+        if places is None:
+            return array("q", (i for (i,) in db.execute("SELECT id FROM records ORDER BY id")))
+        if len(places) == 1:
+            rows = db.execute("SELECT id FROM records WHERE place = ? ORDER BY id", places)
+            return array("q", (i for (i,) in rows))
+        found = array("q")
+        for place in places:
+            found.extend(i for (i,) in db.execute("SELECT id FROM records WHERE place = ?", (place,)))
+        return array("q", sorted(found))
+
+    def places(self, db: sqlite3.Connection, **wanted: str | None) -> list[int] | None:
+        """Ids of the (task, space, device) that fit; None for all."""
+        given = {k: v for k, v in wanted.items() if v is not None}
+        if not given:
+            return None
+        where = " AND ".join(f"{k} = ?" for k in given)
+        return [i for (i,) in db.execute(f"SELECT id FROM places WHERE {where} ORDER BY id", list(given.values()))]
+
+    def read(self, db: sqlite3.Connection, ids: Sequence[int]) -> list[Measurement]:
+        """The rows of these ids, in order; ids that are gone are left out."""
+        places = ", ".join("?" * len(ids))
+        rows = db.execute(f"{_SELECT} WHERE r.id IN ({places}) ORDER BY r.id", list(ids)).fetchall()
+        return [self._measurement(db, row) for row in rows]
+
+    def best(self, db: sqlite3.Connection, task_key: str, device: str | None) -> Measurement | None:
+        """The valid row of lowest median whose latest verdict it is."""
+        found = []
+        for place in self.places(db, task_key=task_key, device=device) or []:
+            row = db.execute(_BEST_OF_PLACE, (place,)).fetchone()
+            if row is not None:
+                found.append((row[1], row[0]))
+        return self.read(db, [min(found)[1]])[0] if found else None
+
+    def summary(self, db: sqlite3.Connection) -> list[dict[str, Any]]:
+        """One per task and device, by first arrival."""
+        rows = db.execute(
+            "SELECT p.id, p.task_key, p.device, p.space_key, t.name, t.op, p.trials, p.failed, p.invalid, p.last_at,"
+            " p.first_id, p.last_id FROM places AS p LEFT JOIN known_tasks AS t ON t.key = p.task_key"
+            " WHERE p.last_id IS NOT NULL ORDER BY p.last_id"
+        ).fetchall()
+        found: dict[tuple[str, str], dict[str, Any]] = {}
+        first: dict[tuple[str, str], int] = {}
+        for i, task_key, device, space_key, name, op, trials, failed, invalid, last, first_id, _ in rows:
+            best = db.execute(_BEST_OF_PLACE, (i,)).fetchone()
+            both = (task_key, device)
+            s = found.setdefault(
+                both,
+                {
+                    "task_key": task_key,
+                    "device": device,
+                    "name": name,
+                    "op": op,
+                    "trials": 0,
+                    "failed": 0,
+                    "invalid": 0,
+                    "best_s": None,
+                    "last": last,
+                    "space_key": space_key,
+                },
+            )
+            s["trials"] += trials
+            s["failed"] += failed
+            s["invalid"] += invalid
+            s["last"] = max(s["last"], last)
+            s["space_key"] = space_key  # the place of the latest row comes last
+            if best is not None:
+                s["best_s"] = best[1] if s["best_s"] is None else min(s["best_s"], best[1])
+            first[both] = min(first.get(both, first_id), first_id)
+        return sorted(found.values(), key=lambda s: first[s["task_key"], s["device"]])
+
+    def trials(self, db: sqlite3.Connection) -> dict[str, int]:
+        """Measured rows of each task that has any, by its key."""
+        return dict(db.execute("SELECT task_key, sum(trials) FROM places GROUP BY task_key"))
+
+    def tasks(self, db: sqlite3.Connection) -> list[dict[str, Any]]:
+        """What is known of each task, without payload and spaces."""
+        rows = db.execute(
+            "SELECT key, name, op, target, shapes, flops, weight, workload FROM known_tasks ORDER BY rowid"
+        )
+        names = ("key", "name", "op", "target", "shapes", "flops", "weight", "workload")
+        return [dict(zip(names, row, strict=True)) for row in rows]
+
+    def task(self, db: sqlite3.Connection, key: str) -> Task | None:
+        """A task as it was remembered, with every space that it ever had, the latest known first."""
+        row = db.execute(
+            "SELECT name, op, target, flops, weight, payload, shapes, workload FROM known_tasks WHERE key = ?", (key,)
+        ).fetchone()
+        if row is None:
+            return None
+        keys = db.execute("SELECT space_key FROM task_spaces WHERE task_key = ? ORDER BY id DESC", (key,)).fetchall()
+        spaces = tuple(s for (k,) in keys if (s := self.space(db, k)) is not None)
+        name, op, target, flops, weight, payload, shapes, workload = row
+        return Task(key, name, op, target, spaces, flops, weight, payload, shapes, workload)
+
+    def space(self, db: sqlite3.Connection, key: str) -> Space | None:
+        """The space of that key, None if it was never remembered."""
+        return self._space(db, key, from_json)
+
+    def explained(self, db: sqlite3.Connection, key: str) -> Explain | None:
+        """How the space of that key decodes rows, None if it was never remembered."""
+        found = self._explained.get(key)
+        if found is None and (found := self._space(db, key, explain_json)) is not None:
+            self._explained[key] = found
+        return found
+
+    def _space(self, db: sqlite3.Connection, key: str, read: Callable[[bytes], Any]) -> Any:
+        row = db.execute("SELECT content FROM spaces WHERE key = ? AND content IS NOT NULL", (key,)).fetchone()
+        try:
+            return None if row is None else read(zlib.decompress(row[0]))
+        except (ValueError, KeyError, TypeError, zlib.error) as e:
+            raise self._unreadable(f"space {key}", e) from e
+
+    def raws(self, db: sqlite3.Connection) -> Iterator[tuple[int, Raw]]:
+        """`(id, record)` of every row, in order of arrival."""
+        for row in db.execute(f"{_SELECT} ORDER BY r.id"):
+            i, task, space, config, knobs, seconds, runs, error, why, cost, costs, origin, device, versions, at, run = (
+                row
+            )
+            try:
+                text = None if knobs is None else self._unpacked(db, space, knobs)
+                median_s = _median(seconds)
+                place, spent = (task, space, device), _spent(costs, cost)
+            except (ValueError, TypeError, struct.error, zlib.error) as e:
+                raise self._unreadable(f"measurement {i}", e) from e
+            yield (
+                i,
+                Raw(place, config, origin, run, versions, spent, error, median_s, runs, at, why or "", seconds, text),
+            )
+
+    def _measurement(self, db: sqlite3.Connection, row: tuple[Any, ...]) -> Measurement:
+        i, task, space, config, knobs, seconds, runs, error, why, cost, costs, origin, device, versions, at, run = row
+        try:
+            codes = tuple(json.loads(config))
+            if knobs is None:
+                known = self.explained(db, space)
+                decoded = None if known is None else known(codes)
+                if decoded is None:
+                    raise ValueError("its space is not in the file")
+            else:
+                decoded = from_json(self._unpacked(db, space, knobs))
+            times = struct.unpack(f"<{len(seconds) // 8}d", seconds)
+            spent = _spent(costs, cost)
+            return Measurement(
+                task, space, codes, decoded, times, runs, error, why or "", spent, origin, device,
+                dict(_parsed(versions)), at, run,
+            )  # fmt: skip
+        except (ValueError, TypeError, struct.error, zlib.error) as e:
+            raise self._unreadable(f"measurement {i}", e) from e
+
+    def _unpacked(self, db: sqlite3.Connection, space: str, knobs: bytes) -> str:
+        return zlib.decompressobj(-15, zdict=self._sample(db, space) or b"").decompress(knobs).decode()
+
+    def _unreadable(self, what: str, e: Exception) -> StoreError:
+        return StoreError(f"{self.name}: {what} cannot be read ({e}); was the file edited by hand?")
+
+
+@lru_cache(maxsize=256)
+def _parsed(text: str) -> dict[str, Any]:
+    return from_json(text)
+
+
+def _costs(cost: dict[str, Any]) -> tuple[str, bytes | str | None]:
+    """Names as JSON, and their seconds as float64 one after the other; what is no float is kept as JSON."""
+    if all(type(v) is float for v in cost.values()):
+        return _names(tuple(cost)), struct.pack(f"<{len(cost)}d", *cost.values()) if cost else None
+    return "", to_json(cost)
+
+
+@lru_cache(maxsize=256)
+def _names(names: tuple[str, ...]) -> str:
+    return json.dumps(list(names), separators=(",", ":"))
+
+
+@lru_cache(maxsize=256)
+def _listed(names: str) -> list[str]:
+    return json.loads(names)
+
+
+def _spent(costs: str, cost: bytes | str | None) -> dict[str, Any]:
+    if isinstance(cost, str):
+        return from_json(cost)
+    names = _listed(costs)
+    return dict(zip(names, struct.unpack(f"<{len(names)}d", cost or b""), strict=True))
+
+
+def _median(seconds: bytes) -> float | None:
+    """Median of packed timings as `Measurement.latency_s` has it, None of none."""
+    times = sorted(struct.unpack(f"<{len(seconds) // 8}d", seconds))
+    if not times:
+        return None
+    half = len(times) // 2
+    return times[half] if len(times) % 2 else (times[half - 1] + times[half]) / 2
+
+
+def _explains(known: Explain, raw: Raw) -> bool:
+    try:
+        decoded = known(json.loads(raw.config))
+        return decoded is not None and same(decoded, from_json(raw.knobs or ""))
+    except (ValueError, TypeError):
+        return False
