@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tt_spec.clock import Clock, WallClock
-from tt_spec.roles import StoreError
+from tt_spec.errors import StoreError
 from tt_spec.serial import from_json
 
 from tt_history.raw import Raw

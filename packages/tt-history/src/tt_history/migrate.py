@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 
-from tt_spec.roles import StoreError
+from tt_spec.errors import StoreError
 from tt_spec.serial import from_json
 from tt_spec.types import Task
 

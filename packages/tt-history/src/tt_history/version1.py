@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tt_spec.roles import StoreError
+from tt_spec.errors import StoreError
 from tt_spec.serial import from_json
 from tt_spec.types import Measurement
 

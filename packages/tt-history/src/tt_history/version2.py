@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
-from tt_spec.roles import StoreError
+from tt_spec.errors import StoreError
 from tt_spec.serial import from_json, to_json
 from tt_spec.space import Space
 from tt_spec.types import Measurement, Task

@@ -16,11 +16,13 @@ from tt_spec.clock import Clock
 from tt_spec.errors import PieceFailure, summary, whose
 from tt_spec.faults import blame
 from tt_spec.roles import (
+    Bounds,
     Budgeted,
     LimitsRows,
     LimitsTime,
     Listener,
     Measurer,
+    Remarks,
     RunInfo,
     RunState,
     Scheduler,
@@ -168,11 +170,20 @@ class Loop:
 
     def _room(self, slot: Slot, state: TaskState, passed_s: float, spent: int) -> int:
         """Rows of the slot's next batch; 0 once it is used up."""
-        rows = int(max(1, min(self.batch, _rows_allowed(self.stoppers, self.whole))))
+        allowed = min(_rows_allowed(self.stoppers, self.whole), self._rows_of_task(state))
+        rows = int(max(1, min(self.batch, allowed)))
         if slot.trials is not None:
             rows = min(rows, slot.trials - spent)
         if slot.seconds is not None:
             rows = min(rows, _fit(slot.seconds, passed_s, spent, state.row_s))
+        return rows
+
+    def _rows_of_task(self, state: TaskState) -> float:
+        """The least number of rows that a stopper of the task leaves it; inf where none bounds them."""
+        rows = math.inf
+        for s in self.stoppers:
+            if s.scope == "task" and isinstance(s, Bounds):
+                rows = min(rows, _number(s, "rows_left", s.rows_left, state))
         return rows
 
     def _turn(self, slot: Slot, rows: int) -> int:
@@ -200,6 +211,10 @@ class Loop:
             asked.info["slot"]["realised_s"] = state.weight * (before_s - state.best_s)
         state.batches += 1
         state.curve.append((state.trials, self.clock.now(), state.best_s))
+        for s in self.stoppers:
+            if isinstance(s, Remarks):
+                with blame("stopper", s):
+                    asked.info["stopper"] = s.info(state)
         self._emit("tt_batch_measured", state=state, batch=asked, results=refused + results)
         if broke is not None:
             raise broke

@@ -45,6 +45,7 @@ __all__ = [
     "CAPABILITIES",
     "ROLES",
     "Backend",
+    "Bounds",
     "Budgeted",
     "Candidate",
     "Checks",
@@ -63,6 +64,7 @@ __all__ = [
     "Races",
     "RacesModels",
     "Realised",
+    "Remarks",
     "Remembers",
     "RunInfo",
     "RunState",
@@ -361,6 +363,24 @@ class LimitsTime(Protocol):
         ...
 
 
+@runtime_checkable
+class Bounds(Protocol):
+    """A stopper of a task that knows how many trials the task may still have."""
+
+    def rows_left(self, state: TaskState) -> float:
+        """Rows of the task until it would stop as things stand; inf without a bound."""
+        ...
+
+
+@runtime_checkable
+class Remarks(Protocol):
+    """A stopper of a task with something to say after each batch."""
+
+    def info(self, state: TaskState) -> dict[str, Any]:
+        """Plain data for the event log, under "stopper" in the batch's `info`; `im` is the most trials so far."""
+        ...
+
+
 # -- stores ------------------------------------------------------------------------------------------------------------
 
 
@@ -590,7 +610,7 @@ CAPABILITIES: dict[str, tuple[type, ...]] = {
     "measurer": (Prestarts, Races, Checks, RacesModels, RunsModels),
     "searcher": (Learns,),
     "scheduler": (Budgeted, Peaked),
-    "stopper": (LimitsRows, LimitsTime),
+    "stopper": (LimitsRows, LimitsTime, Bounds, Remarks),
     "store": (Remembers, ListsRuns, Summarises),
 }
 """The capabilities that a piece of a role may have."""

@@ -403,7 +403,9 @@ class TaskState:
 
         An invalid row was never built and costs no trial; a gain of less than 1 % is not news (`last_gain_trial`).
         """
-        self.trials += m.error != "invalid"
+        if m.error != "invalid":
+            self.trials += 1
+            self.latencies.append(m.latency_s)
         if m.error is not None:
             self.errors[m.error] = self.errors.get(m.error, 0) + 1
         elif m.latency_s < self.best_s:

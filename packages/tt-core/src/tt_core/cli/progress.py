@@ -86,7 +86,7 @@ class PlainLines(_Progress):
     def tt_batch_measured(self, run: RunInfo, state: TaskState, batch: Batch, results: list[Measurement]) -> None:
         self.update(state)
         print(
-            f"{state.task.name}: {_gflops(state)} GFLOP/s, {latency(state.best_s)}, {state.trials} trials"
+            f"{state.task.name}: {_gflops(state)} GFLOP/s, {latency(state.best_s)}, {_trials(state, batch)}"
             f"{_errors(state)}{_slot(batch)} | {self.summary()}",
             file=self.stream,
             flush=True,
@@ -169,6 +169,12 @@ def _slot(batch: Batch) -> str:
     if not about.get("gain_s"):
         return ""
     return f", gain {latency(about.get('realised_s', 0.0))} of {latency(about['gain_s'])} expected"
+
+
+def _trials(state: TaskState, batch: Batch) -> str:
+    """The trials so far and, where a stopper adapts it, their maximum."""
+    most = batch.info.get("stopper", {}).get("im")
+    return f"{state.trials} trials" if most is None else f"{state.trials} trials of at most {math.ceil(most)}"
 
 
 def _errors(state: TaskState) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 from tt_spec.clock import VirtualClock
 from tt_spec.pieces.synthetic import synthetic_task
-from tt_spec.roles import LimitsRows, LimitsTime, RunState
+from tt_spec.roles import Bounds, LimitsRows, LimitsTime, Remarks, RunState, capabilities
 from tt_spec.types import TaskState
 
 __all__ = ["StopperContract"]
@@ -47,7 +47,7 @@ class StopperContract:
             )
 
     def test_room_is_a_number_of_rows(self, piece: Any) -> None:
-        if not isinstance(piece, LimitsRows):
+        if LimitsRows not in capabilities("stopper", piece):
             return
         clock = VirtualClock(1e9)
         state = _fresh("run", clock, restored=False)
@@ -57,7 +57,7 @@ class StopperContract:
         assert piece.room(state) <= room, "room must not grow with trials"
 
     def test_the_time_left_runs_down(self, piece: Any) -> None:
-        if not isinstance(piece, LimitsTime):
+        if LimitsTime not in capabilities("stopper", piece):
             return
         clock = VirtualClock(1e9)
         state = _fresh("run", clock, restored=False)
@@ -68,7 +68,7 @@ class StopperContract:
         assert half == pytest.approx(left / 2), f"{left / 2:g} s of {left:g} passed, {half!r} s are said to be left"
 
     def test_rows_left_run_down(self, piece: Any) -> None:
-        if piece.scope != "task" or not hasattr(piece, "rows_left"):
+        if Bounds not in capabilities("stopper", piece):
             return
         clock = VirtualClock(1e9)
         state = _fresh("task", clock, restored=True)
@@ -84,7 +84,7 @@ class StopperContract:
             assert reason is not None or left >= 1, "no rows are left, but it does not stop"
 
     def test_remarks_are_plain_data(self, piece: Any) -> None:
-        if piece.scope != "task" or not hasattr(piece, "info"):
+        if Remarks not in capabilities("stopper", piece):
             return
         for _ in _drive(piece, improving=False, states=(seen := [])):
             remarks = piece.info(seen[0])
@@ -96,9 +96,8 @@ class StopperContract:
         state = _fresh(piece.scope, clock, restored=True)
         before = copy.deepcopy(state)
         piece.stop(state, clock)
-        for ask in ("rows_left", "info"):
-            if piece.scope == "task" and hasattr(piece, ask):
-                getattr(piece, ask)(state)
+        for ability in {Bounds, Remarks} & set(capabilities("stopper", piece)):
+            _ = piece.rows_left(state) if ability is Bounds else piece.info(state)
         assert state == before, "a stopper reads the state, it does not change it"
 
 
