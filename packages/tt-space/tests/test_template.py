@@ -15,7 +15,8 @@ from tt_space.winograd import has_winograd, matrices, transformed
 from tvm import relax
 
 NATIVE = {"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu(), "num-cores": 2}
-SLOW = settings(deadline=None, max_examples=25, suppress_health_check=list(HealthCheck.__members__.values()))
+CHECKS: Any = list(HealthCheck)  # its metaclass iterates, which a type checker does not follow
+SLOW = settings(deadline=None, max_examples=25, suppress_health_check=CHECKS)
 
 
 def target(**options):
@@ -363,7 +364,7 @@ def square(batch, size, channels, filters, padding, epilogue=None):
     return on, *convolution(shape, np.random.default_rng(0), on, epilogue)
 
 
-@settings(deadline=None, max_examples=10, suppress_health_check=list(HealthCheck.__members__.values()))
+@settings(deadline=None, max_examples=10, suppress_health_check=CHECKS)
 @given(
     batch=st.integers(1, 2),
     size=st.tuples(st.integers(1, 11), st.integers(1, 11)),
