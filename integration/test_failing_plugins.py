@@ -25,7 +25,7 @@ def failing():
 
         yield failing_tt
         for pool in failing_tt.KEPT:
-            super(failing_tt.Kept, pool).close()
+            failing_tt.WorkerPool.close(pool)
 
 
 ROLES = {

@@ -79,20 +79,20 @@ def quick(tmp_path, monkeypatch) -> Iterator[Callable[[list[str]], tuple[int, st
     before = signal.signal(signal.SIGALRM, on_alarm)
 
     def run(arguments: list[str]) -> tuple[int, str, str]:
-        out, err = io.StringIO(), io.StringIO()
+        out, err, thrown = io.StringIO(), io.StringIO(), ""
         signal.alarm(HANG_S)
         try:
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
                 code = cli.run(arguments)
         except (Hang, Exception, SystemExit) as e:
-            code = f"an exception, {type(e).__name__}: {e}"
+            code, thrown = -1, f"an exception, {type(e).__name__}: {e}"
         finally:
             signal.alarm(0)
         said = err.getvalue()
         lines = [line for line in said.splitlines() if line.startswith("tt: ")]
         good = code in EXIT_CODES and code != 70 and "Traceback" not in out.getvalue() + said
         if not good or len(lines) != (code not in (0, 130, 141)):
-            problems.append(f"{[a[:80] for a in arguments]} ends with {code}: {said[-1000:]}")
+            problems.append(f"{[a[:80] for a in arguments]} ends with {thrown or code}: {said[-1000:]}")
         return code, out.getvalue(), said
 
     problems: list[str] = []
@@ -336,13 +336,13 @@ def target_file(path: Path) -> None:
 
 
 def library(path: Path) -> None:
-    from tt_core import tuning
     from tt_core.compiler.target import resolve
     from tt_core.deploy import library as deploy
     from tt_core.models.load import load
+    from tt_core.prepared import prepare
 
     target = resolve("native")
-    ready = tuning.prepare(OP, target=target)
+    ready = prepare(OP, target=target)
     sidecar = {
         "inputs": [{"name": i.name, "shape": list(i.shape), "dtype": i.dtype} for i in load(OP).inputs],
         "outputs": ["output"],
@@ -433,7 +433,7 @@ def test_a_defect_is_one_line_with_a_code_of_its_own(monkeypatch, capsys):
     def broken(self: object, role: str) -> None:
         raise ZeroDivisionError("first line\nsecond line")
 
-    monkeypatch.setattr(cli.Plugins, "names", broken)
+    monkeypatch.setattr("tt_spec.Plugins.names", broken)
     assert cli.run(["recipes"]) == 70
     (line,) = capsys.readouterr().err.splitlines()
     assert "ZeroDivisionError: first line" in line and "--debug" in line

@@ -12,6 +12,7 @@ from tt_core.compiler.backend import HOPELESS, TvmBackend, TvmCandidate
 from tt_core.deploy import library as deploy
 from tt_core.deploy import shipping
 from tt_core.errors import VerificationError
+from tt_core.prepared import prepare
 from tt_history.sqlite import SqliteStore
 from tt_measure import WorkerPool
 from tt_spec import Measurement, Pipeline, Plugins
@@ -45,7 +46,7 @@ class Here:
 
 @pytest.fixture(scope="module")
 def ready():
-    return tuning.prepare("op:matmul:8,16,16", space="sketch")
+    return prepare("op:matmul:8,16,16", space="sketch")
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import pytest
 from workspace import OURS, ROOT, project
 
 spec = importlib.util.spec_from_file_location("alone", ROOT / "tools" / "alone.py")
+assert spec is not None and spec.loader is not None
 alone = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(alone)
 
@@ -65,21 +66,21 @@ def test_a_sibling_must_be_declared(packages, capsys):
     (log,) = packages.parent.glob("tt-alone-*/fake-user/log.txt")
     assert "No module named 'fake_leaf'" in log.read_text()
 
-    write(packages, "fake-user", "from fake_leaf import LEAF", test, ["fake-leaf"])
+    write(packages, "fake-user", "from fake_leaf import LEAF", test, ("fake-leaf",))
     assert alone.main([], packages) == 1
     leaf, user = capsys.readouterr().out.splitlines()[-3:-1]
     assert "FAILED: tests" in leaf and "1 passed" in user  # failed tests take away no wheel
 
 
 def test_the_oldest_versions_reach_through_our_own_packages(packages, capsys):
-    write(packages, "fake-leaf", "", dependencies=["pluggy>=1.5"])
+    write(packages, "fake-leaf", "", dependencies=("pluggy>=1.5",))
     test = """
         from importlib.metadata import version
 
         def test_version():
             assert version("pluggy") == "1.5.0"
     """
-    write(packages, "fake-user", "", test, ["fake-leaf"])
+    write(packages, "fake-user", "", test, ("fake-leaf",))
     assert alone.main(["fake-user", "--oldest"], packages) == 0, capsys.readouterr().out
 
 

@@ -18,6 +18,7 @@ TOOL = ROOT / "tools" / "new_piece.py"
 @pytest.fixture(scope="module")
 def tool():
     spec = importlib.util.spec_from_file_location("new_piece", TOOL)
+    assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["new_piece"] = module  # its dataclass looks itself up
     spec.loader.exec_module(module)

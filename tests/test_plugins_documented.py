@@ -38,7 +38,8 @@ def test_the_tool_is_called_as_the_document_says(tmp_path):
     done = subprocess.run([sys.executable, *call[1:]], cwd=tmp_path / "tt", capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert (folder / "src" / "acme_tt" / "hillclimb.py").exists()
-    assert re.search(r"Roles: ([\w,\s]+)\.", TEXT).group(1).replace("\n", " ").split(", ") == list(ROLES)
+    listed = re.search(r"Roles: ([\w,\s]+)\.", TEXT)
+    assert listed is not None and listed.group(1).replace("\n", " ").split(", ") == list(ROLES)
 
 
 def test_the_run_is_the_one_that_is_tested():

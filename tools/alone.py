@@ -132,13 +132,14 @@ class Run:
         self, suite: Path, choice: list[str], wants: list[str], ours: list[Run], options: argparse.Namespace
     ) -> None:
         """Install `wants`, our own from the wheels of `ours`; run a copy of `suite` and of what lies beside it."""
-        if broken := [run.name for run in ours if run.wheel is None]:
+        files = {run.name: run.wheel for run in ours if run.wheel is not None}
+        if broken := [run.name for run in ours if run.name not in files]:
             self._fail("install", f"no wheel of {', '.join(broken)}")
             return
         environment, copy = self.at / "environment", self.at / "copy" / suite.parent.name
         wanted, wheels = self.at / "wanted.txt", self.at / "ours.txt"
         wanted.write_text("\n".join(wants))
-        wheels.write_text("\n".join(f"{run.name} @ {run.wheel.absolute().as_uri()}" for run in ours))
+        wheels.write_text("\n".join(f"{name} @ {wheel.absolute().as_uri()}" for name, wheel in files.items()))
         shutil.copytree(suite.parent, copy, ignore=shutil.ignore_patterns("src", "__pycache__", ".*"))
 
         folder = environment / "bin"

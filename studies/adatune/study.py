@@ -196,7 +196,7 @@ def _over(found: dict, name: str, figure: str) -> np.ndarray:
 
 
 def _deviations(o: argparse.Namespace) -> Iterator[str]:
-    """The beliefs of models about rows that they were not told, beside the record."""
+    """Predictions for rows that models were not told, beside the recorded ones."""
     parts = [max(load(p).parts, key=lambda p: len(p.rows)) for p in sorted(o.recordings.glob(TEMPLATES))]
     yield f"## Deviations: {len(parts)} recordings, {LEARNED} rows learned, the others predicted\n"
     yield "| model | RMS error | RMS deviation | errors within one | Spearman, error and deviation | deviations of 0 |"

@@ -1,4 +1,4 @@
-"""The gains of Chameleon's two halves here: figures 6 and 7, tables 2 and 3 of Ahn et al. (2020), and synthetic spaces.
+"""Chameleon's two halves measured: figures 6 and 7, tables 2 and 3 of Ahn et al. (2020), and synthetic spaces.
 
     hatch run python studies/chameleon/study.py --recordings recordings --out chameleon
     hatch run python studies/chameleon/study.py --recordings recordings --out chameleon --part live

@@ -53,6 +53,9 @@ def report(done: dict[str, compare.Comparison], share: float) -> None:
     def reached(way: str, recipe: str, unit: str) -> float:
         return median(way, recipe, unit, lambda run: time_to(run, done[way].best[unit], share))
 
+    def whole(way: str, recipe: str, unit: str) -> float:
+        return median(way, recipe, unit, lambda run: run.t[-1])
+
     seeds, trials = done["live"].settings["seeds"], done["live"].settings["trials"]
     print(f"\nseconds to {share:.0%} of the best known, and of {trials} trials; medians over {seeds} seeds")
     print(f"{'':40}{'':9}" + f"{'live':>8}{'replayed':>10}{'ratio':>7}" * 2)
@@ -60,7 +63,7 @@ def report(done: dict[str, compare.Comparison], share: float) -> None:
     for u in units:
         for r in recipes:
             line = f"{u:40}{r:9}"
-            for i, of in enumerate((reached, lambda *which: median(*which, lambda run: run.t[-1]))):
+            for i, of in enumerate((reached, whole)):
                 live, replayed = of("live", r, u), of("replayed", r, u)
                 ratios[i].append(_ratio(live, replayed))
                 line += f"{live:8.1f}{replayed:10.1f}{ratios[i][-1]:7.2f}"

@@ -172,7 +172,7 @@ def test_the_page_has_every_curve_and_needs_no_network(done):
         for element in ET.fromstring(svg).iter():
             if element.get("id", "").startswith("curve-"):
                 (line,) = [e for e in element.iter() if e.tag.endswith("path")]
-                ids.add((element.get("id"), len(line.get("d").split("L"))))
+                ids.add((element.get("id"), len(line.attrib["d"].split("L"))))
     names = {f"curve-{over}-{r}-toy_[template]" for over in ("seconds", "trials") for r in ("random", "oracle")}
     assert {i for i, _ in ids} == names
     assert all(points > 10 for i, points in ids if "random" in i), "a curve with its steps"

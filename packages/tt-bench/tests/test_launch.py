@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from tt_bench import launch
 from tt_bench.errors import BenchError
@@ -12,7 +14,7 @@ def python(monkeypatch):
     """Takes the place of `tt`: `tt("x")` runs this program with the argument "x"."""
 
     def takes(source: str) -> None:
-        monkeypatch.setattr(launch, "COMMAND", (launch.sys.executable, "-c", source))
+        monkeypatch.setattr(launch, "COMMAND", (sys.executable, "-c", source))
 
     return takes
 

@@ -47,17 +47,23 @@ def test_rows_come_by_recorded_latency(host, part):
     assert latency == sorted(part.latency[np.isfinite(part.latency)])
 
 
+def slot_of(scheduler, states):
+    slot = scheduler.next(states, VirtualClock())
+    assert slot is not None
+    return slot
+
+
 def test_the_slot_goes_where_most_can_be_saved():
     parts = [recorded(task("a")), recorded(task("b", weight=5.0))]
     scheduler = OracleScheduler(parts, trials=4)
     states = [TaskState(p.task) for p in parts]
-    assert scheduler.next(states, VirtualClock()).task in (0, 1)
+    assert slot_of(scheduler, states).task in (0, 1)
     for s, p, factor in zip(states, parts, (3.0, 2.0), strict=True):
         s.trials, s.best_s = 4, factor * p.best_s
-    slot = scheduler.next(states, VirtualClock())
+    slot = slot_of(scheduler, states)
     assert slot.task == 1 and slot.gain_s == pytest.approx(5 * parts[1].best_s)
     states[1].best_s = parts[1].best_s
-    assert scheduler.next(states, VirtualClock()).task == 0
+    assert slot_of(scheduler, states).task == 0
 
 
 def test_a_whole_model_is_tuned_with_weights(host, recording):

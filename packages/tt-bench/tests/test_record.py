@@ -99,16 +99,16 @@ def test_a_full_disk_keeps_what_is_finished(tmp_path, monkeypatch):
     assert record(host, tmp_path / "x").parts[0].complete
 
 
-def test_another_recording_or_a_changed_space_is_refused(tmp_path):
+def test_another_recording_or_a_changed_space_is_refused(tmp_path, monkeypatch):
     record(SyntheticHost(), tmp_path / "x")
     with pytest.raises(BenchError, match="is the recording of op:toy with --space template, not of op:other"):
         recording.record(SyntheticHost(), "op:other", tmp_path / "x")
     changed = SyntheticHost()
-    changed.device = lambda target: "another machine"
+    monkeypatch.setattr(changed, "device", lambda target: "another machine")
     with pytest.raises(BenchError, match="another machine"):
         record(changed, tmp_path / "x")
     changed = SyntheticHost(tiles=7)
-    changed.prepare = lambda *a, **k: _renamed(SyntheticHost(tiles=7))
+    monkeypatch.setattr(changed, "prepare", lambda *a, **k: _renamed(SyntheticHost(tiles=7)))
     with pytest.raises(BenchError, match="the space of task layer has changed"):
         record(changed, tmp_path / "x")
     store = SqliteStore(tmp_path / "runs.db")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tt_bench.errors import BenchError
 from tt_bench.recording import Pace
-from tt_bench.replay import Block, Replay
+from tt_bench.replay import Block, Replay, Unrecorded
 from tt_bench_toy import recorded, task
 from tt_measure import Fixed
 from tt_spec import Bar, Timing, VirtualClock
@@ -34,7 +34,7 @@ class Whole:
         return Timing(tuple(run(1) for _ in range(self.n)), self.n)
 
 
-def replay(part, evaluator=None, seed=0, unrecorded="refuse"):
+def replay(part, evaluator=None, seed=0, unrecorded: Unrecorded = "refuse"):
     return Replay([part], evaluator or Whole(), VirtualClock(), seed, unrecorded)
 
 

@@ -118,6 +118,7 @@ def test_the_best_configuration_is_the_history_s(text, history):
     store = SqliteStore(history)
     for t in (synthetic_task("first", 8), synthetic_task("<second>", 8)):
         best = store.best(t.key)
+        assert best is not None
         assert ", ".join(f"{k} {v}" for k, v in best.knobs.items()) in text
     store.close()
 
@@ -164,7 +165,7 @@ def test_slots_say_who_had_them_and_what_they_brought(history, host, text):
     first = next(m.latency_s for m in told.measured["first"] if m.seconds)
     best = {n: min(m.latency_s for m in told.measured[n]) for n in ("first", "<second>")}
     start = {n: min(m.latency_s for m in told.measured[n][:8]) for n in best}
-    gained = sum(s.realised_s for s in slots[2:])
+    gained = sum(s.realised_s or 0.0 for s in slots[2:])
     assert first >= start["first"] and gained == pytest.approx(sum(start[n] - best[n] for n in best))
     assert 'id="slots"' in text and "6 slots; choosing took 0.00 s" in text
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tt_bench import compare, files, stats
 from tt_bench.errors import BenchError
@@ -21,7 +23,7 @@ def chosen(tmp_path_factory):
 
 def test_one_recipe_under_two_names(chosen, host, tmp_path):
     said: list[str] = []
-    options = {"seeds": 2, "trials": 16, "jobs": 1}
+    options: dict[str, Any] = {"seeds": 2, "trials": 16, "jobs": 1}
     done = compare_variants(host, chosen, VARIANTS, tmp_path, say=said.append, **options)
     (unit,) = done.units
     assert done.recipes == list(VARIANTS)
@@ -38,7 +40,7 @@ def test_one_recipe_under_two_names(chosen, host, tmp_path):
 
 
 def test_a_name_keeps_to_its_settings(chosen, host, tmp_path):
-    options = {"seeds": 1, "trials": 8, "jobs": 1}
+    options: dict[str, Any] = {"seeds": 1, "trials": 8, "jobs": 1}
     compare_variants(host, chosen, {"a": Variant("random", ("batch=4",))}, tmp_path, **options)
     with pytest.raises(BenchError, match="differs in recipe random"):
         compare_variants(host, chosen, {"a": Variant("random", ("batch=8",))}, tmp_path, **options)

@@ -33,7 +33,7 @@ def folded(make):
         with builder.dataflow():
             out = builder.emit_output(builder.normalize(make(x)))
         builder.emit_func_output(out)
-    return fold_constants(builder.get())
+    return fold_constants(builder.get())  # pyright: ignore[reportCallIssue]  # untyped, TVM's decorator is not seen
 
 
 @pytest.mark.parametrize("name", CASES)

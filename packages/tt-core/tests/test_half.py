@@ -8,8 +8,9 @@ from tt_core.models.load import load
 from tt_core.models.model import FLOAT16_NOTE
 from tt_core_fakes import CORE
 
-onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")
+import onnx  # noqa: E402
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 from tt_core.models.sources import half  # noqa: E402
 

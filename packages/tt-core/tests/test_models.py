@@ -11,8 +11,9 @@ from tt_core.models.model import Input
 from tt_core_fakes import CORE
 from tvm import relax
 
-onnx = pytest.importorskip("onnx")
-from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+pytest.importorskip("onnx")
+import onnx
+from onnx import TensorProto, helper, numpy_helper
 
 
 def relu(*shape: int | str | None, shapeless: bool = False) -> onnx.ModelProto:

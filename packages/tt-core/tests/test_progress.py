@@ -72,7 +72,7 @@ def test_the_live_table_has_a_row_per_task_and_ends_with_the_run():
     table.tt_batch_measured(RUN, state(), batch(), [failed()])
     table.tt_run_stopped(RUN, [state()], "done")
     assert table._live is None
-    shown = Console(file=io.StringIO(), width=120)
-    shown.print(table._table())
-    text = shown.file.getvalue()
+    out = io.StringIO()
+    Console(file=out, width=120).print(table._table())
+    text = out.getvalue()
     assert "conv2d_relu" in text and "softmax" in text and "1 build" in text and "left" in text

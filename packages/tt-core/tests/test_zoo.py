@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from tt_core.models import zoo
 
-onnx = pytest.importorskip("onnx")
-ort = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+import onnx
+import onnxruntime as ort
 
 TEXT_MODELS = ("bert-tiny", "transformer-encoder")
 IMAGE_MODELS = tuple(name for name in zoo.NAMES if name not in TEXT_MODELS)

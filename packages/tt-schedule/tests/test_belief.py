@@ -142,4 +142,5 @@ def test_an_update_is_deterministic_and_takes_less_than_half_a_second_of_one_cor
     one = Belief().fit(gains, 200, 216, 1.0, rng())
     assert time.process_time() - began < 0.5
     assert (one.thetas == Belief().fit(gains, 200, 216, 1.0, rng()).thetas).all() and one.thetas.shape == (200, 3)
-    assert 0.1 <= one.acceptance <= 0.9 and one.autocorrelation > 1
+    assert one.acceptance is not None and 0.1 <= one.acceptance <= 0.9
+    assert one.autocorrelation is not None and one.autocorrelation > 1

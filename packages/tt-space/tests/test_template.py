@@ -1,5 +1,7 @@
 """Templates compute what numpy computes, for every row and awkward size."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import tvm
@@ -13,7 +15,8 @@ from tt_space.winograd import has_winograd, matrices, transformed
 from tvm import relax
 
 NATIVE = {"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu(), "num-cores": 2}
-SLOW = settings(deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))
+CHECKS: Any = list(HealthCheck)  # its metaclass iterates, which a type checker does not follow
+SLOW = settings(deadline=None, max_examples=25, suppress_health_check=CHECKS)
 
 
 def target(**options):
@@ -370,7 +373,7 @@ def square(batch, size, channels, filters, padding, epilogue=None):
     return on, *convolution(shape, np.random.default_rng(0), on, epilogue)
 
 
-@settings(deadline=None, max_examples=10, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=10, suppress_health_check=CHECKS)
 @given(
     batch=st.integers(1, 2),
     size=st.tuples(st.integers(1, 11), st.integers(1, 11)),
@@ -392,7 +395,7 @@ def test_winograd_of_awkward_sizes(batch, size, channels, filters, seed):
 def test_winograd_keeps_what_was_fused(name):
     emit, by_hand = EPILOGUES[name]
     on, mod, inputs, want = square(1, (10, 7), 16, 24, (0, 0, 0, 0), emit)
-    programs = Both().open(mod, on)
+    programs: Any = Both().open(mod, on)
     assert programs.space.name == "template+winograd+sketch"
     rows = programs.space.sample(64, np.random.default_rng(0))
     for row in rows[rows[:, 0] == 1][:2]:

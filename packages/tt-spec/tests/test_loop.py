@@ -207,7 +207,7 @@ class BadListener(Listener):
     def tt_run_started(self, run):
         raise KeyError("listener")
 
-    tt_batch_measured = tt_task_finished = tt_run_stopped = tt_run_started
+    tt_batch_measured = tt_task_finished = tt_run_stopped = tt_run_started  # pyright: ignore[reportAssignmentType]
 
 
 class BadModel(NullSurrogate):
@@ -357,6 +357,7 @@ def test_a_model_is_blamed_for_its_own_failure_and_a_searcher_for_asking_what_is
     class Asks(RandomSearcher):
         def propose(self, ctx, n):
             ctx.score(np.full((3, 4), 99))
+            return super().propose(ctx, n)
 
     out, *_ = tune(searcher=Asks)
     assert str(out.failure).startswith("searcher ") and isinstance(out.failure.__cause__, IndexError)

@@ -1,5 +1,7 @@
 """Ask and tell."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from tt_spec import Measurement, Pipeline, Prediction, Proposal, Realised, Selection, VirtualClock, draw
@@ -29,7 +31,7 @@ class Half(RandomSearcher):
 class Recorder(NullSurrogate):
     """Remembers what it was fitted on."""
 
-    def __init__(self, inputs="knobs", shared=False):
+    def __init__(self, inputs: Any = "knobs", shared=False):
         self.inputs, self.shared, self.fits, self.asked = inputs, shared, [], []
 
     def fit(self, groups, rng):
@@ -58,7 +60,7 @@ class Fake(SyntheticMeasurer):
         return super().features(task, codes)
 
 
-def pipeline(task=None, searcher=None, surrogate=None, **options):
+def pipeline(task=None, searcher=None, surrogate=None, **options) -> Any:
     options.setdefault("clock", VirtualClock())
     return Pipeline(task or wide_task(), surrogate or NullSurrogate(), searcher or Half(), TopSampler(), **options)
 
@@ -266,7 +268,8 @@ def test_a_shared_model_learns_from_its_peers():
     assert [n for _, n, _ in model.fits[-1]] == [16, 8]
     alone = Recorder()
     p = pipeline(surrogate=alone, peers=peers)
-    turn(p), turn(p)
+    turn(p)
+    turn(p)
     assert [len(f) for f in alone.fits] == [1], "one task's model sees one task"
 
 
@@ -299,7 +302,8 @@ def test_rows_without_features_rank_last():
             return found[ok], ok
 
     p = pipeline(surrogate=Recorder("statements"), programs=Some())
-    turn(p), turn(p)
+    turn(p)
+    turn(p)
     codes = p.space.sample(20, np.random.default_rng(0))
     odd = codes[:, 0] % 2 == 1
     scores = p.searcher.ctx.score(codes)

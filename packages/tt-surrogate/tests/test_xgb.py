@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,7 +38,7 @@ def statement_data(n, rng, most=7):
     return Statements(values, offsets, np.zeros((n, 10))), 1 - seconds / 120
 
 
-def data(inputs, n, rng):
+def data(inputs, n, rng) -> Any:
     return knob_data(n, rng) if inputs == "knobs" else statement_data(n, rng)
 
 
