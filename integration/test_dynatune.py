@@ -8,7 +8,7 @@ from tt_bench import Recorded
 from tt_bench.runs import tune
 from tt_bench.thinking import Thoughts
 from tt_core.host import Host
-from tt_spec import Bar
+from tt_spec import Bar, Measurement, Trial
 from tt_spec.pieces.synthetic import SyntheticMeasurer, synthetic_task
 
 SMALL = ["batch=8", "scheduler.trials=8", "scheduler.first=8", "scheduler.steps=120"]
@@ -25,7 +25,7 @@ def recorded(name: str) -> Recorded:
     rows = np.stack(list(task.space.enumerate()))
     seconds = measurer.seconds(task, rows)
     found = [
-        type(m)(m.task_key, m.space_key, m.config, seconds=(float(s),) * 20, cost={"build": 0.1})
+        Measurement.of(Trial(m.config, (float(s),) * 20, cost={"build": 0.1}), task)
         for m, s in zip(measurer.measure(task, rows, Bar()), seconds, strict=True)
     ]
     return Recorded.of(task, tuple(tuple(range(n)) for n in task.space.shape), found)

@@ -9,6 +9,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from tt_spec import Listener
 
 FAILING = Path(__file__).parent / "failing"
 OP = "op:matmul:16,16,16"
@@ -48,7 +49,7 @@ def test_a_piece_that_breaks_in_mid_run_is_named_and_loses_nothing(role, failing
     kept, why = ROLES[role]
     heard = []
 
-    class Listener:
+    class Hears(Listener):
         def tt_batch_measured(self, run, state, batch, results):
             heard.extend(m for m in results if m.error != "invalid")
 
@@ -62,8 +63,8 @@ def test_a_piece_that_breaks_in_mid_run_is_named_and_loses_nothing(role, failing
             trials=12,
             history=tmp_path / "h.db",
             out=out,
-            set=sets,
-            listeners=[Listener()],
+            sets=sets,
+            listeners=[Hears()],
         )
     assert str(result.failure).startswith(f"{role} 'bang' of failing-tt 0.3 failed: {why}")
     assert result.reason == f"broken off: {result.failure}"

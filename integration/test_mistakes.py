@@ -20,7 +20,7 @@ from tt_core.cli import app as cli
 from tt_core.doctor import checks as doctor
 from tt_core.errors import EXIT_CODES
 from tt_measure import WorkerError
-from tt_spec import Measurement
+from tt_spec import Trial
 from tt_spec.pieces.synthetic import SyntheticMeasurer
 
 OP = "op:matmul:16,16,16"
@@ -43,12 +43,14 @@ class QuickPool(SyntheticMeasurer):
     def prestart(self) -> None:
         pass
 
-    def measure(self, task: Any, codes: Any, bar: Any) -> Iterator[Measurement]:
+    def measure(self, task: Any, codes: Any, bar: Any) -> Iterator[Trial]:
         for m in super().measure(task, codes, bar):
             yield dataclasses.replace(m, cost={"apply": 0.0, "build": 0.0, "run": sum(m.seconds)})
 
-    def call(self, method: str, task: Any, *args: Any, **options: Any) -> Any:
-        raise WorkerError(f"backend method {method!r} failed: the worker is a formula")
+    def race(self, *args: Any, **options: Any) -> Any:
+        raise WorkerError("the worker is a formula")
+
+    check = race_models = run_model = race
 
 
 class Here(Executor):

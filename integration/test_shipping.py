@@ -29,19 +29,20 @@ class Here:
         self.backend.open(task)
         self.untuned_s = untuned_s
 
-    def call(self, method, task, *args, exclusive=False):
-        assert exclusive
-        if method == "race":
-            codes, rounds, _, untuned = args
-            assert untuned
-            rng = np.random.default_rng(0)
-            seconds = [1e-3 * (1 + i) for i in range(len(codes))] + [self.untuned_s]
-            return [(s * rng.uniform(1, 1.02, rounds)).tolist() for s in seconds]
-        if method == "race_models":
-            return [list(m) for m in self.models]
-        if method == "check" and tuple(args[0]) in self.wrong:
-            return "it computes nonsense"
-        return getattr(self.backend, method)(*([] if task is None else [task]), *args)
+    def race(self, task, codes, rounds=10, min_ms=10.0, untuned=False):
+        assert untuned
+        rng = np.random.default_rng(0)
+        seconds = [1e-3 * (1 + i) for i in range(len(codes))] + [self.untuned_s]
+        return [(s * rng.uniform(1, 1.02, rounds)).tolist() for s in seconds]
+
+    def race_models(self, paths, inputs, seconds=6.0, rounds=10):
+        return [list(m) for m in self.models]
+
+    def check(self, task, row):
+        return "it computes nonsense" if tuple(row) in self.wrong else self.backend.check(task, row)
+
+    def run_model(self, path, inputs):
+        return self.backend.run_model(path, inputs)
 
 
 @pytest.fixture(scope="module")
@@ -100,9 +101,8 @@ def test_a_model_that_is_faster_untuned_ships_untuned(ready, pipeline, tmp_path,
     here = Here(pipeline.task, models=[before, [after] * 10])
     plain = deploy.compile_library(ready.lowered, {})
     said = []
-    shipped = shipping.ship(
-        ready, plain, shipping.leaders([pipeline]), tmp_path / "m.so", here, {}, Plugins(), said.append
-    )
+    shipment = shipping.Shipment(ready, plain, here, {}, Plugins(), said.append)
+    shipped = shipping.ship(shipment, shipping.leaders([pipeline]), tmp_path / "m.so")
     assert shipped.untuned == ((pipeline.task.name,) if untuned else ())
     assert shipped.after_s == pytest.approx(1e-3 if untuned else after)
     assert any("untuned" in text for text in said) == untuned
@@ -129,17 +129,19 @@ def test_the_untuned_program_takes_part_and_a_hopeless_one_is_timed_once(pipelin
 
 
 def test_a_finalist_that_was_found_wrong_stays_so_in_the_history(tmp_path, monkeypatch):
-    real, caught = WorkerPool.call, []
+    real, caught = WorkerPool.check, []
 
-    def call(self, method, task, *args, **options):
-        if method == "race":  # or an operator this small may ship untuned
-            return [[1e-6]] * len(args[0]) + [[1.0]]
-        if method == "check" and not caught:
-            caught.append(tuple(map(int, args[0])))
+    def race(self, task, codes, *args):  # or an operator this small may ship untuned
+        return [[1e-6]] * len(codes) + [[1.0]]
+
+    def check(self, task, row):
+        if not caught:
+            caught.append(tuple(map(int, row)))
             return "it computes nonsense"
-        return real(self, method, task, *args, **options)
+        return real(self, task, row)
 
-    monkeypatch.setattr(WorkerPool, "call", call)
+    monkeypatch.setattr(WorkerPool, "race", race)
+    monkeypatch.setattr(WorkerPool, "check", check)
     with suppress(VerificationError):  # of the only finalist
         tuning.tune("op:matmul:8,16,16", trials=8, recipe="random", history=tmp_path / "h.db", out=tmp_path / "m.so")
     store = SqliteStore(tmp_path / "h.db")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import subprocess
 import sys
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tt_spec.testing import SearcherContract
-from workspace import ROOT
+from workspace import ROOT, program
 
 EXAMPLES = ROOT / "examples"
 
@@ -43,23 +42,18 @@ def test_a_new_searcher_is_compared_on_two_recordings(tmp_path):
     lines = show("new_searcher.py", tmp_path).splitlines()
     assert len(lines) == 2
     for line in lines:
-        low, high = map(float, re.search(r"difference (\S+) to (\S+) over 15 seeds", line).groups())
+        found = re.search(r"difference (\S+) to (\S+) over 15 seeds", line)
+        assert found, line
+        low, high = map(float, found.groups())
         assert low <= high
         assert line.endswith("better" if low > 0 else "worse" if high < 0 else "no difference shown")
     assert lines[1].endswith("better"), "neighbours of good rows of a convolution are good"
 
 
-def module(name: str):
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
-
-
 class TestSteps(SearcherContract):
     @pytest.fixture
     def piece(self):
-        return module("new_searcher").Steps()
+        return program(EXAMPLES / "new_searcher.py").Steps()
 
 
 def test_every_example_is_listed():

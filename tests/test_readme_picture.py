@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-
 import pytest
-from workspace import ROOT
+from workspace import ROOT, program
 
-spec = importlib.util.spec_from_file_location("readme_picture", ROOT / "tools" / "readme_picture.py")
-picture = importlib.util.module_from_spec(spec)
-sys.modules["readme_picture"] = picture
-spec.loader.exec_module(picture)
+picture = program(ROOT / "tools" / "readme_picture.py")
 
 
 def log(*measured: tuple[float, str, float | None], operators: int = 8) -> list[dict]:

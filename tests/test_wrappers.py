@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from typing import cast
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ from tt_bench.tapes import _Charged
 from tt_bench.thinking import Stopwatch, WatchedModel, WatchedPrograms
 from tt_core.light import LightScheduler
 from tt_spec import VirtualClock
+from tt_spec.pieces.synthetic import synthetic_task
+from tt_spec.pipeline import ProgramSource
 from tt_spec.roles import CAPABILITIES, Scheduler, Surrogate
 
 WRAPPERS = {
@@ -59,7 +62,7 @@ def test_a_capability_that_the_inner_piece_lacks_is_not_asked_of_it():
 
 def test_programs_are_forwarded():
     inner = Everything()
-    watched = WatchedPrograms(inner, Stopwatch())
-    watched.realise(None, np.zeros((1, 1)))
-    watched.features(None, np.zeros((1, 1)))
+    watched = WatchedPrograms(cast(ProgramSource, inner), Stopwatch())
+    watched.realise(synthetic_task(), np.zeros((1, 1)))
+    watched.features(synthetic_task(), np.zeros((1, 1)))
     assert inner.called == ["realise", "features"]

@@ -13,8 +13,9 @@ from tt_bench.errors import BenchError
 from tt_bench.recording import Recording
 from tt_bench.runs import tune
 from tt_bench.score import expected_index, scores
-from tt_bench.thinking import Stopwatch, Thoughts, Watched
+from tt_bench.thinking import Stopwatch, Thoughts, WatchedModel
 from tt_bench_toy import recorded, task
+from tt_spec.pieces.null_surrogate import NullSurrogate
 
 RECIPES = ["random", "autotvm"]
 OPTIONS = {"seeds": 2, "trials": 20, "jobs": 1, "sets": ["batch=10"]}
@@ -63,12 +64,12 @@ def test_a_table_is_the_median_and_interpolates():
     assert Thoughts.of([]).at(3) == (0.0, 0.0)
 
 
-def test_only_named_methods_are_timed():
+def test_a_models_work_is_timed():
     watch = Stopwatch()
-    seen = Watched([3, 1, 2], ["index"], watch)
-    assert seen.index(1) == 1 and watch.seconds > 0
-    before = watch.seconds
-    assert seen.count(3) == 1 and watch.seconds == before
+    model = WatchedModel(NullSurrogate(), watch)
+    assert (model.inputs, model.shared) == ("knobs", False)
+    model.fit([(task(), np.zeros((2, 1)), np.array([1.0, 0.5]))], np.random.default_rng(0))
+    assert model.predict(task(), np.zeros((3, 1))).mean.tolist() == [0.75] * 3 and watch.seconds > 0
 
 
 def test_what_was_interrupted_goes_on_with_the_same_bytes(path, host, tmp_path):

@@ -87,7 +87,7 @@ class SyntheticPool:
 
 
 class SyntheticHost(Host):
-    """A machine without a compiler."""
+    """A machine without a compiler, and so without its types."""
 
     def __init__(self, tiles: int = 6) -> None:
         self.tiles = tiles

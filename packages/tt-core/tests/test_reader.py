@@ -7,23 +7,24 @@ import inspect
 import pytest
 from tt_core.cli.progress import Shown
 from tt_core.cli.reader import Reader
-from tt_spec import Listener
+from tt_spec import Listener, RunInfo
 
 
 class Prints(Shown):
     def __init__(self, error: type[Exception] | None = None) -> None:
         self.error, self.heard = error, []
 
-    def tt_run_started(self, run: str) -> None:
+    def tt_run_started(self, run: RunInfo) -> None:
         self.heard.append(run)
         if self.error is not None:
             raise self.error
 
 
 def test_it_passes_on_what_it_hears():
-    reader = Reader(Prints())
-    reader.tt_run_started(run="r")
-    assert reader.listener.heard == ["r"] and not reader.gone
+    prints, run = Prints(), RunInfo("r", ())
+    reader = Reader(prints)
+    reader.tt_run_started(run=run)
+    assert prints.heard == [run] and not reader.gone
 
 
 def test_it_forwards_everything_that_a_listener_hears():
@@ -44,7 +45,7 @@ def test_it_forwards_everything_that_a_listener_hears():
 
 def test_a_closed_pipe_is_remembered_and_other_failures_go_on():
     reader = Reader(Prints(BrokenPipeError))
-    reader.tt_run_started(run="r")
+    reader.tt_run_started(run=RunInfo("r", ()))
     assert reader.gone
     with pytest.raises(KeyError):
-        Reader(Prints(KeyError)).tt_run_started(run="r")
+        Reader(Prints(KeyError)).tt_run_started(run=RunInfo("r", ()))

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import tt_search.hooks
-from tt_spec.plugins import PluginError, Plugins
+from tt_spec import PluginError, Plugins
 
 
 def test_importing_stays_light():

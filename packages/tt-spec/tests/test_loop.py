@@ -10,7 +10,6 @@ import pytest
 from tt_spec import Listener as Base
 from tt_spec import (
     Loop,
-    Measurement,
     PieceFailure,
     Pipeline,
     Prediction,
@@ -20,6 +19,7 @@ from tt_spec import (
     RunState,
     Selection,
     Slot,
+    Trial,
     VirtualClock,
     draw,
     rows_left,
@@ -176,7 +176,7 @@ class BadMeasurer(SyntheticMeasurer):
 class Stranger(SyntheticMeasurer):
     def measure(self, task, codes, bar):
         yield from super().measure(task, codes[:5], bar)
-        yield Measurement(task.key, task.space.key, (7, 7, 7, 7), error="run")
+        yield Trial((7, 7, 7, 7), error="run")
 
 
 class Silent(SyntheticMeasurer):

@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 from tt_spec import Entry, PluginError, Plugins, hookimpl, nearest
-from tt_spec.faults import whose
+from tt_spec.errors import whose
 from tt_spec.roles import ROLES
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.stats import spearmanr
+from tt_spec import PluginError, Plugins
 from tt_spec.hooks import Entry
 from tt_spec.pieces.synthetic import SyntheticMeasurer, synthetic_task
-from tt_spec.plugins import PluginError, Plugins
 from tt_spec.roles import Surrogate
 from tt_spec.types import Statements
 from tt_surrogate import XGB, hooks

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Protocol
 
 import numpy as np
 from tt_spec import Bar, Realised, Statements, Task, Timing, Trial
-from tt_spec.roles import Backend, Evaluator
+from tt_spec.roles import Backend, Checks, Evaluator, Races, RacesModels, RunsModels
 
 __all__ = ["InThisProcess"]
+
+
+class _Able(Backend, Races, Checks, RacesModels, RunsModels, Protocol):
+    """A backend that can do all that this measurer offers."""
 
 
 class InThisProcess:
@@ -71,18 +76,18 @@ class InThisProcess:
     def close(self) -> None:
         """Holds no process."""
 
-    def _timed(self, run, bar: Bar) -> Timing:
+    def _timed(self, run: Callable[[int], float], bar: Bar) -> Timing:
         if self.evaluator is not None:
             return self.evaluator.evaluate(run, bar, np.random.default_rng(0))
         run(1)
         return Timing((run(1),), 2)
 
-    def _opened(self, task: Task) -> Backend:
+    def _opened(self, task: Task) -> _Able:
         backend = self._backend()
         backend.open(task)
         return backend
 
-    def _backend(self):
+    def _backend(self) -> _Able:
         if not self.backend:
             raise ValueError("a measurer in this process needs a backend, 'module:attribute'")
         try:

@@ -44,7 +44,7 @@ from tt_core.selection import share_of
 from tt_core.shares import latencies
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    from typing import Unpack
 
 __all__ = ["PAUSE_S", "TRIAL_S", "WORKERS_S", "Plan", "PlannedTask", "paces", "plan", "simulate"]
 

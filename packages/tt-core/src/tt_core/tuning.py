@@ -41,7 +41,7 @@ from tt_core.requirements import require_tvm
 from tt_core.result import LeftOut, Result, TaskResult
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    from typing import Unpack
 
     from tt_core.deploy.shipping import Shipped, Winners
 
