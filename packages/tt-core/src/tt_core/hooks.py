@@ -19,6 +19,19 @@ _ZOO = {
     "bert-tiny": "BERT of 2 layers and 128 channels, 128 tokens, deterministic random weights",
 }
 
+_REWRITES = {
+    "recurrent": "LSTM, GRU, RNN",
+    "control": "If with a known condition, Loop and Scan with a known trip count, sequences of known length",
+}
+
+
+@hookimpl
+def tt_rewrites() -> list[Entry]:
+    return [
+        Entry(name, f"tt_core.models.rewrites.{name}:operators", summary, requires="tt-core[onnx]")
+        for name, summary in _REWRITES.items()
+    ]
+
 
 @hookimpl
 def tt_models() -> list[Entry]:

@@ -45,10 +45,12 @@ def prepare(
     best: Callable[[Task], float] = lambda task: math.inf,
     space: str = "both",
     plugins: Plugins | None = None,
+    fix: Mapping[str, Any] | None = None,
 ) -> Prepared:
     """Import and lower a model, and pick tasks as `tt_core.selection.select` does.
 
-    `best` gives the seconds of a task's best program so far, inf where there is none.
+    `best` gives the seconds of a task's best program so far, inf where there is none; `fix` gives inputs of an ONNX
+    model values, by name.
     """
     require_tvm()
     prepare_threads()
@@ -58,8 +60,9 @@ def prepare(
     plugins = plugins or Plugins()
     with quiet():
         resolved = resolve_target(target)
-        loaded = load(model, shapes, plugins)
+        loaded = load(model, shapes, plugins, fix)
         lowered = lower(loaded.mod, resolved, plugins, space)
+        loaded = dataclasses.replace(loaded, notes=(*loaded.notes, *lowered.notes))
     known = {t.key: best(t) for t in lowered.tasks} if only_heavy else None
     chosen = select(lowered.tasks, tasks, skip, only_heavy, known)
     return Prepared(loaded, resolved, lowered, chosen)

@@ -254,6 +254,7 @@ ROLES = (
     "store",
     "space",
     "model",
+    "rewrite",
     "recipe",
     "command",
 )

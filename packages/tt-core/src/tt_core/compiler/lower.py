@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import re
 import zlib
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +20,7 @@ from tvm import relax
 from tt_core.compiler import elementary
 from tt_core.compiler.fold import fold_constants
 from tt_core.compiler.primfunc import as_module, outputs
+from tt_core.compiler.steps import Steps
 from tt_core.errors import ModelError, TargetError, summary
 
 __all__ = ["Lowered", "lower", "payload", "unpack"]
@@ -44,12 +47,14 @@ class Lowered:
         mod: Relax module whose "main" calls PrimFuncs.
         tasks: What can be tuned, heaviest first.
         functions: Names of the functions in `mod` that each task stands for, by task key.
+        notes: What was left out because TVM cannot do it, a line each.
     """
 
     mod: tvm.IRModule
     target: Any
     tasks: list[Task]
     functions: dict[str, list[str]]
+    notes: tuple[str, ...] = ()
 
 
 def lower(mod: tvm.IRModule, target: Any, plugins: Plugins | None = None, space: str = "both") -> Lowered:
@@ -62,11 +67,13 @@ def lower(mod: tvm.IRModule, target: Any, plugins: Plugins | None = None, space:
     builder = (plugins or Plugins()).build("space", space)
     legalizers = elementary.legalizers(target)
     legalizers |= builder.legalizers(target) if hasattr(builder, "legalizers") else {}
+    steps = Steps(mod)
     with target, tvm.transform.PassContext(opt_level=3):
         try:
-            mod = tvm.transform.Sequential(_passes(target, legalizers))(mod)
+            _prepare(steps, target, legalizers)
         except Exception as e:  # TVM raises several types
             raise ModelError(f"TVM cannot lower the model: {summary(e)}") from e
+    mod, notes = steps.mod, steps.notes
     text = str(target)
     calls = _calls(mod)
     functions: dict[str, list[str]] = {}
@@ -81,7 +88,8 @@ def lower(mod: tvm.IRModule, target: Any, plugins: Plugins | None = None, space:
         modules.setdefault(key, single)
         names.setdefault(key, _task_name(var.name_hint))
     taken: Counter[str] = Counter()
-    tasks = []
+    tasks: list[Task] = []
+    refused: TargetError | None = None
     for key, single in modules.items():
         name = names[key]
         taken[name] += 1
@@ -90,7 +98,9 @@ def lower(mod: tvm.IRModule, target: Any, plugins: Plugins | None = None, space:
         try:
             space_of = builder.open(single, target).space
         except Exception as e:  # TVM raises several types
-            raise TargetError(f"operator {name} has no space on the target {target.kind.name}: {summary(e)}") from e
+            refused = TargetError(f"operator {name} has no space on the target {target.kind.name}: {summary(e)}")
+            notes.append(f"{refused}; it stays untuned")
+            continue
         tasks.append(
             Task(
                 key,
@@ -104,8 +114,10 @@ def lower(mod: tvm.IRModule, target: Any, plugins: Plugins | None = None, space:
                 _shapes(single),
             )
         )
+    if refused is not None and not tasks:
+        raise refused
     tasks.sort(key=lambda t: (-t.flops * t.weight, t.name))
-    return Lowered(mod, target, tasks, functions)
+    return Lowered(mod, target, tasks, functions, tuple(dict.fromkeys(notes)))
 
 
 def payload(mod: tvm.IRModule, target: str, space: str) -> bytes:
@@ -119,31 +131,52 @@ def unpack(data: bytes) -> tuple[tvm.IRModule, Any, str]:
     return tvm.ir.load_json(content["mod"]), tvm.target.Target(json.loads(content["target"])), content["space"]
 
 
-def _passes(target: Any, legalizers: dict[str, Any]) -> list[Any]:
+def _prepare(steps: Steps, target: Any, legalizers: dict[str, Any]) -> None:
     t = relax.transform
-    layout = []
+    steps.may("folding batch norms", t.FoldBatchnormToConv2D())
+    steps.may("folding constants", fold_constants)
+    steps.may("folding constants by TVM", t.FoldConstant())
+    steps.may("clips as operators", _clips_to_operators)
+    steps.must(t.DecomposeOpsForInference(), t.CanonicalizeBindings())
+    steps.may("folding constants by TVM", t.FoldConstant())
     if target.kind.name in ("llvm", "c"):
         weights = "OIHW" if "relax.nn.conv2d" in legalizers else "HWIO"
         wanted = {"relax.nn.conv2d": ["NHWC", weights], "relax.nn.conv2d_transpose": ["NCHW", "IOHW"]}
-        layout = [t.ConvertLayout(wanted), t.Normalize(), fold_constants]
-    return [
-        t.FoldBatchnormToConv2D(),
-        fold_constants,
-        t.FoldConstant(),
-        _clips_to_operators,
-        t.DecomposeOpsForInference(),
-        t.CanonicalizeBindings(),
-        t.FoldConstant(),
-        *layout,
-        relax.backend.DispatchSampling(),
-        relax.backend.DispatchSortScan(),
-        t.LegalizeOps(legalizers),
-        t.AnnotateTIROpPattern(),
-        t.FoldConstant(),
-        t.FuseOps(),
-        t.FuseTIR(),
-        t.DeadCodeElimination(),
-    ]
+        steps.may_each("the layout NHWC of convolutions", "relax.nn.conv2d", lambda kept: _layout(wanted, kept))
+    steps.must(relax.backend.DispatchSampling(), relax.backend.DispatchSortScan())
+    _legalize(steps, legalizers)
+    steps.may("patterns of operators", t.AnnotateTIROpPattern())
+    steps.may("folding constants by TVM", t.FoldConstant())
+    steps.may("fusion", t.FuseOps(), t.FuseTIR())
+    steps.must(t.DeadCodeElimination())
+
+
+def _layout(wanted: dict[str, list[str]], kept: Callable[[int], bool]) -> list[Any]:
+    """Convert the convolutions that `kept` names, by their number; the others keep their layout."""
+    count = itertools.count()
+
+    def layouts(call: relax.Call) -> dict[str, list[str]]:
+        if call.op.name != "relax.nn.conv2d":
+            return wanted
+        return wanted if kept(next(count)) else {**wanted, "relax.nn.conv2d": ["NCHW", "OIHW"]}
+
+    return [relax.transform.ConvertLayout(wanted, layouts), relax.transform.Normalize(), fold_constants]
+
+
+def _legalize(steps: Steps, legalizers: dict[str, Any]) -> None:
+    """Operators as functions; a space's or tt's own way to write one is left out where it fails."""
+    try:
+        steps.must(relax.transform.LegalizeOps(legalizers))
+    except Exception:  # TVM raises several types; the second attempt tells what is wrong
+        own: dict[str, Any] = {}
+        for name, legalizer in legalizers.items():
+            try:
+                relax.transform.LegalizeOps({**own, name: legalizer})(steps.mod)
+            except Exception as e:  # as above
+                steps.notes.append(f"tt's own form of {name} left out: {summary(e)}")
+            else:
+                own[name] = legalizer
+        steps.must(relax.transform.LegalizeOps(own))
 
 
 @tvm.transform.module_pass(opt_level=0, name="ClipsToOperators")

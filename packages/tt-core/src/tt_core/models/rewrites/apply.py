@@ -1,0 +1,62 @@
+"""The rewriting step: whether a model needs it, and the model that TVM gets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tt_spec import Plugins
+
+from tt_core.models.rewrites.graph import Graph, Rewrite
+
+__all__ = ["apply", "needed", "nodes", "registered"]
+
+LEAST_OPSET = 13
+"""What rewritings emit: axes of Squeeze, Unsqueeze and Split as inputs."""
+
+
+def registered(plugins: Plugins | None = None) -> dict[tuple[str, str], Rewrite]:
+    """Every rewriting of every plug-in, by domain and operator; of two for one operator the later name's."""
+    plugins = plugins or Plugins()
+    found: dict[tuple[str, str], Rewrite] = {}
+    for name in plugins.names("rewrite"):
+        found.update(plugins.build("rewrite", name))
+    return found
+
+
+def needed(model: Any, rewrites: Mapping[tuple[str, str], Rewrite], known: frozenset[str]) -> bool:
+    """Whether some node of the model has a rewriting, a body, or no importer."""
+    if model.functions:
+        return True
+    for node in nodes(model.graph):
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        if (domain, node.op_type) in rewrites or (domain == "" and node.op_type not in known):
+            return True
+    return False
+
+
+def apply(model: Any, rewrites: Mapping[tuple[str, str], Rewrite], known: frozenset[str]) -> tuple[Any, Graph]:
+    """The model rewritten, and the graph that did it, which knows what was used. Raises `RewriteError`."""
+    graph = Graph(_modern(model), rewrites, known)
+    return graph.written(), graph
+
+
+def _modern(model: Any) -> Any:
+    """The model in opset 13 or newer where ONNX can convert it."""
+    from onnx import version_converter
+
+    if all(o.version >= LEAST_OPSET for o in model.opset_import if o.domain in ("", "ai.onnx")):
+        return model
+    try:
+        return version_converter.convert_version(model, LEAST_OPSET)
+    except Exception:  # onnx raises several types
+        return model
+
+
+def nodes(graph: Any) -> Iterator[Any]:
+    """Nodes in the file's order, those of branches and loop bodies behind the node that holds them."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            for inner in [attribute.g, *attribute.graphs]:
+                yield from nodes(inner)

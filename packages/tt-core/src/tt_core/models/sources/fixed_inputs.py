@@ -1,0 +1,73 @@
+"""Inputs that the user gives a value: `--fix NAME=VALUE`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from tt_spec import nearest
+
+from tt_core.errors import ModelError
+
+__all__ = ["bound"]
+
+
+def bound(model: Any, fix: Mapping[str, Any], source: str) -> Any:
+    """A copy of an `onnx.ModelProto` in which these inputs are constants.
+
+    Args:
+        fix: By input name: an array, numbers, or text, "16000", "true" or "1,64,64".
+    """
+    from onnx import numpy_helper
+
+    copy = type(model)()
+    copy.CopyFrom(model)
+    inputs = {i.name: i for i in copy.graph.input}
+    weights = {w.name for w in copy.graph.initializer}
+    for name, given in fix.items():
+        if name not in inputs or name in weights:
+            known = [n for n in inputs if n not in weights]
+            raise ModelError(f"--fix names {name!r}, which is no input of {source}{nearest(name, known)}")
+        value = _array(name, given, inputs[name])
+        copy.graph.initializer.append(numpy_helper.from_array(value, name))
+        copy.graph.input.remove(inputs[name])
+    return copy
+
+
+def _array(name: str, given: Any, declared: Any) -> np.ndarray:
+    from onnx import helper
+
+    if not declared.type.HasField("tensor_type"):
+        raise ModelError(f"--fix {name}: only a tensor can be given a value")
+    of = declared.type.tensor_type
+    dtype = helper.tensor_dtype_to_np_dtype(of.elem_type)
+    dims = [d.dim_value if d.HasField("dim_value") else 0 for d in of.shape.dim] if of.HasField("shape") else None
+    try:
+        numbers = [_number(p) for p in given.split(",")] if isinstance(given, str) else given
+        value = np.asarray(numbers)
+        exact = value.astype(dtype)
+        if value.dtype.kind in "if" and not np.array_equal(exact.astype(value.dtype), value) and dtype.kind in "iub":
+            raise ValueError(f"{given} is no {dtype}")
+    except (TypeError, ValueError, OverflowError) as e:
+        raise ModelError(
+            f"--fix {name}={given}: give {dtype} numbers separated by commas, e.g. --fix {name}=1: {e}"
+        ) from e
+    if dims is None or (exact.ndim == len(dims) and not isinstance(given, str)):
+        shape = exact.shape if dims is None or 0 in dims else tuple(dims)
+    else:
+        shape = tuple(d or (exact.size if dims.count(0) == 1 and len(dims) == 1 else 1) for d in dims)
+    if exact.size != int(np.prod(shape, dtype=np.int64)):
+        wanted = ",".join(map(str, shape)) or "no dimension"
+        raise ModelError(f"--fix {name}={given} has {exact.size} values, the input has the shape {wanted}")
+    return exact.reshape(shape)
+
+
+def _number(text: str) -> float | int | bool:
+    word = text.strip().lower()
+    if word in ("true", "false"):
+        return word == "true"
+    try:
+        return int(word)
+    except ValueError:
+        return float(word)
