@@ -21,6 +21,8 @@ _ZOO = {
 
 _REWRITES = {
     "recurrent": "LSTM, GRU, RNN",
+    "integer": "ConvInteger, QLinearConv, QLinearMatMul, Q/DQ around products and convolutions, in int32",
+    "quantized": "onnxruntime's quantised operators: QLinearAdd and kin, QGemm, DynamicQuantizeMatMul and LSTM, MatMulNBits",
     "control": "If with a known condition, Loop and Scan with a known trip count, sequences of known length",
 }
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from tt_spec import Plugins
 
-from tt_core.models.rewrites.graph import Graph, Rewrite
+from tt_core.models.rewrites.graph import After, Graph, Rewrite
 
 __all__ = ["apply", "needed", "nodes", "registered"]
 
@@ -28,9 +28,12 @@ def needed(model: Any, rewrites: Mapping[tuple[str, str], Rewrite], known: froze
     """Whether some node of the model has a rewriting, a body, or no importer."""
     if model.functions:
         return True
-    for node in nodes(model.graph):
-        domain = "" if node.domain == "ai.onnx" else node.domain
-        if (domain, node.op_type) in rewrites or (domain == "" and node.op_type not in known):
+    kinds = {("" if n.domain == "ai.onnx" else n.domain, n.op_type) for n in nodes(model.graph)}
+    for kind in kinds:
+        rewrite = rewrites.get(kind)
+        if isinstance(rewrite, After):
+            rewrite = rewrite if ("", rewrite.operator) in kinds else None
+        if rewrite is not None or (kind[0] == "" and kind[1] not in known):
             return True
     return False
 

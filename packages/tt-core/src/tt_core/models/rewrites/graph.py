@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Graph", "Node", "Rewrite", "RewriteError"]
+__all__ = ["After", "Graph", "Node", "Rewrite", "RewriteError"]
 
 FOLD_MOST = 1 << 22
 """Elements of the largest constant that is computed from smaller ones."""
@@ -73,6 +73,21 @@ Rewrite = Callable[[Node, "Graph"], "Sequence[str] | None"]
 """Emits operators through the graph and returns one value for each output; None leaves the node as it is."""
 
 
+@dataclass(frozen=True)
+class After:
+    """A rewriting that concerns a model only if another operator stands in it.
+
+    Args:
+        operator: Of the standard domain: "DequantizeLinear".
+    """
+
+    operator: str
+    rewrite: Rewrite
+
+    def __call__(self, node: Node, graph: Graph) -> Sequence[str] | None:
+        return self.rewrite(node, graph)
+
+
 class Graph:
     """A model's graph while it is written again.
 
@@ -96,6 +111,7 @@ class Graph:
         self._alias: dict[str, str] = {}
         self._nodes: list[Any] = []
         self._lists: dict[str, list[str]] = {}
+        self._makers: dict[str, Node] = {}
         self._count = itertools.count()
 
     # -- what a rewriting asks ------------------------------------------------------------------------------------
@@ -140,6 +156,10 @@ class Graph:
         except RewriteError:
             return False
         return True
+
+    def maker(self, name: str) -> Node | None:
+        """The node that computes a value, also if the value is known by now."""
+        return self._makers.get(self._resolved(name))
 
     def items(self, name: str) -> list[str] | None:
         """The tensors of a sequence whose length is known, else None."""
@@ -269,10 +289,11 @@ class Graph:
         inputs = [self._resolved(scope.get(i, i)) if i else "" for i in proto.input]
         scope.update((o, n) for o, n in zip(proto.output, outputs, strict=True) if o and prefix)
         domain = "" if proto.domain == "ai.onnx" else proto.domain
-        if self._fold(proto, domain, inputs, outputs):
-            return
         attributes = {a.name: _attribute(a) for a in proto.attribute}
         node = Node(proto.op_type, domain, tuple(inputs), tuple(outputs), attributes, proto.name, scope)
+        self._makers.update((o, node) for o in outputs if o)
+        if self._fold(proto, domain, inputs, outputs):
+            return
         results = self._rewritten(node)
         if results is not None:
             for name, result in zip(outputs, results, strict=False):
@@ -387,9 +408,25 @@ class Graph:
             try:
                 self._types.update(self._inferred(proto, inputs, outputs))
             except Exception:  # onnx raises several types; who needs the type will say so
-                return
+                self._types.update(self._of_integers(proto, inputs, outputs))
 
-    def _inferred(self, proto: Any, inputs: list[str], outputs: list[str]) -> dict[str, Any]:
+    def _of_integers(self, proto: Any, inputs: list[str], outputs: list[str]) -> dict[str, Any]:
+        """Types of an operator that ONNX has for floats only, as Conv, and TVM for int32 too."""
+        from onnx import TensorProto
+
+        of = {i: self._type(i) for i in inputs if i}
+        if {t.tensor_type.elem_type for t in of.values()} != {TensorProto.INT32}:
+            return {}
+        try:
+            found = self._inferred(proto, inputs, outputs, TensorProto.FLOAT)
+        except Exception:  # as above
+            return {}
+        for made in found.values():
+            made.tensor_type.elem_type = TensorProto.INT32
+        return found
+
+    def _inferred(self, proto: Any, inputs: list[str], outputs: list[str], element: int | None = None) -> dict[str, Any]:
+        """Types by ONNX's inference; with `element` as if the inputs had that element type."""
         import onnx
 
         schema = _schema(proto.op_type, self.opset)
@@ -402,10 +439,17 @@ class Graph:
             i: onnx.numpy_helper.from_array(self._values[i], i) for i in inputs if i in self._values and
             self._values[i].size <= 4096
         }
+        types = {i: self._type(i) for i in inputs if i}
+        if element is not None:
+            data = {}
+            for name, of in types.items():
+                types[name] = onnx.TypeProto()
+                types[name].CopyFrom(of)
+                types[name].tensor_type.elem_type = element
         return onnx.shape_inference.infer_node_outputs(
             schema,
             node,
-            {i: self._type(i) for i in inputs if i},
+            types,
             data,
             opset_imports=[onnx.helper.make_opsetid("", self.opset)],
         )

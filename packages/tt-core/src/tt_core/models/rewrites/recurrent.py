@@ -15,7 +15,7 @@ import numpy as np
 
 from tt_core.models.rewrites.graph import Graph, Node, Rewrite, RewriteError
 
-__all__ = ["Cell", "directions", "operators", "unrolled"]
+__all__ = ["Cell", "directions", "lstm", "operators", "unrolled"]
 
 STEPS_MOST = 4096
 """Longest series that is unrolled."""
@@ -27,6 +27,9 @@ _BETA = {"affine": 0.0, "hardsigmoid": 0.5, "scaledtanh": 1.0}
 Activation = Callable[[str], str]
 Step = Callable[[str, "tuple[str, ...]"], "tuple[str, ...]"]
 """From a step's projected input (B, gates * H) and the states (B, H) to the new states, the output first."""
+
+Product = Callable[[int, int], Callable[[str], str]]
+"""From input 1 (W) or 2 (R) and a direction to the product of a matrix (n, I or H) with it, (n, gates * H)."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +55,16 @@ def operators() -> dict[tuple[str, str], Rewrite]:
 
 
 def _lstm(node: Node, g: Graph) -> Sequence[str]:
+    return lstm(node, g, _products(node, g))
+
+
+def lstm(node: Node, g: Graph, product: Product) -> list[str]:
+    """Y, Y_h and Y_c of an LSTM whose products with weights another function computes."""
+
     def cell(d: int, x: str, backwards: bool) -> Cell:
         hidden, f = _hidden(node, g), _activations(node, d, ["Sigmoid", "Tanh", "Tanh"], g)
-        projected = _projected(node, g, d, x, 4, _biases(node, g, d, 4))
-        recurrent, peep = _recurrent(node, g, d), _peepholes(node, g, d)
+        projected = _projected(product(1, d), x, _biases(node, g, d, 4), g)
+        recurrent, peep = product(2, d), _peepholes(node, g, d)
 
         def step(gates: str, states: tuple[str, ...]) -> tuple[str, ...]:
             h, c = states
@@ -74,7 +83,7 @@ def _lstm(node: Node, g: Graph) -> Sequence[str]:
 
 
 def _gru(node: Node, g: Graph) -> Sequence[str]:
-    reset_after = bool(node.get("linear_before_reset", 0))
+    reset_after, product = bool(node.get("linear_before_reset", 0)), _products(node, g)
 
     def cell(d: int, x: str, backwards: bool) -> Cell:
         hidden, f = _hidden(node, g), _activations(node, d, ["Sigmoid", "Tanh"], g)
@@ -87,8 +96,8 @@ def _gru(node: Node, g: Graph) -> Sequence[str]:
                 both = g.op("Add", w, g.concat([g.slice(r, 0, 0, 2 * hidden), g.const(zeros)], 0))
             else:
                 both = g.op("Add", w, r)
-        projected = _projected(node, g, d, x, 3, both)
-        recurrent = _recurrent(node, g, d)
+        projected = _projected(product(1, d), x, both, g)
+        recurrent = _of(g.transpose(node.input(2), (0, 2, 1)), d, g)
         of_hidden = None if bias is None else g.slice(bias, 0, 5 * hidden, 6 * hidden)
         to_gates, to_new = g.slice(recurrent, 1, 0, 2 * hidden), g.slice(recurrent, 1, 2 * hidden, 3 * hidden)
 
@@ -101,10 +110,10 @@ def _gru(node: Node, g: Graph) -> Sequence[str]:
                 inner = own[2] if of_hidden is None else g.op("Add", own[2], of_hidden)
                 new = g.op("Add", parts[2], g.op("Mul", r, inner))
             else:
-                first = _plus_product(g.slice(gates, 1, 0, 2 * hidden), h, to_gates, g)
+                first = _plus_product(g.slice(gates, 1, 0, 2 * hidden), h, _times_matrix(to_gates, g), g)
                 z, r = (f[0](_clip(s, node, g)) for s in _gates(first, hidden, 2, g))
                 last = g.slice(gates, 1, 2 * hidden, 3 * hidden)
-                new = _plus_product(last, g.op("Mul", r, h), to_new, g)
+                new = _plus_product(last, g.op("Mul", r, h), _times_matrix(to_new, g), g)
             new = f[1](_clip(new, node, g))
             rest = g.op("Sub", np.array(1, g.dtype(z)), z)
             return (g.op("Add", g.op("Mul", rest, new), g.op("Mul", z, h)),)
@@ -115,10 +124,11 @@ def _gru(node: Node, g: Graph) -> Sequence[str]:
 
 
 def _rnn(node: Node, g: Graph) -> Sequence[str]:
+    product = _products(node, g)
+
     def cell(d: int, x: str, backwards: bool) -> Cell:
         (f,) = _activations(node, d, ["Tanh"], g)
-        projected = _projected(node, g, d, x, 1, _biases(node, g, d, 1))
-        recurrent = _recurrent(node, g, d)
+        projected, recurrent = _projected(product(1, d), x, _biases(node, g, d, 1), g), product(2, d)
 
         def step(gates: str, states: tuple[str, ...]) -> tuple[str, ...]:
             return (f(_clip(_plus_product(gates, states[0], recurrent, g), node, g)),)
@@ -188,7 +198,15 @@ def _lengths(node: Node, g: Graph, steps: int) -> str | None:
 
 
 def _hidden(node: Node, g: Graph) -> int:
-    return g.shape(node.input(2))[-1]
+    return int(node.get("hidden_size", 0)) or g.shape(node.input(2))[-1]
+
+
+def _products(node: Node, g: Graph) -> Product:
+    return lambda i, d: _times_matrix(_of(g.transpose(node.input(i), (0, 2, 1)), d, g), g)
+
+
+def _times_matrix(weights: str, g: Graph) -> Callable[[str], str]:
+    return lambda x: g.op("MatMul", x, weights)
 
 
 def _of(name: str, d: int, g: Graph) -> str:
@@ -196,16 +214,12 @@ def _of(name: str, d: int, g: Graph) -> str:
     return g.squeeze(g.slice(name, 0, d, d + 1), 0)
 
 
-def _projected(node: Node, g: Graph, d: int, x: str, gates: int, bias: str | None) -> str:
-    w = g.transpose(_of(node.input(1), d, g), (1, 0))
-    steps, batch, _ = g.shape(x)
-    flat = g.op("MatMul", g.reshape(x, (steps * batch, g.shape(x)[2])), w)
+def _projected(product: Callable[[str], str], x: str, bias: str | None, g: Graph) -> str:
+    """All steps at once, (T, B, gates * H)."""
+    steps, batch, inputs = g.shape(x)
+    flat = product(g.reshape(x, (steps * batch, inputs)))
     flat = flat if bias is None else g.op("Add", flat, bias)
-    return g.reshape(flat, (steps, batch, gates * _hidden(node, g)))
-
-
-def _recurrent(node: Node, g: Graph, d: int) -> str:
-    return g.transpose(_of(node.input(2), d, g), (1, 0))
+    return g.reshape(flat, (steps, batch, g.shape(flat)[1]))
 
 
 def _bias(node: Node, g: Graph, d: int) -> str | None:
@@ -239,11 +253,11 @@ def _gates(x: str, hidden: int, count: int, g: Graph) -> list[str]:
     return [g.slice(x, 1, k * hidden, (k + 1) * hidden) for k in range(count)]
 
 
-def _plus_product(x: str, h: str, weights: str, g: Graph) -> str:
+def _plus_product(x: str, h: str, product: Callable[[str], str], g: Graph) -> str:
     state = g.value(h)
     if state is not None and not state.any():
         return x
-    return g.op("Add", g.op("MatMul", h, weights), x)
+    return g.op("Add", product(h), x)
 
 
 def _times(x: str, factor: str | None, g: Graph) -> str | None:

@@ -10,28 +10,34 @@ from tt_spec import nearest
 
 from tt_core.errors import ModelError
 
-__all__ = ["bound"]
+__all__ = ["bound", "values"]
 
 
-def bound(model: Any, fix: Mapping[str, Any], source: str) -> Any:
-    """A copy of an `onnx.ModelProto` in which these inputs are constants.
+def values(model: Any, fix: Mapping[str, Any], source: str) -> dict[str, np.ndarray]:
+    """What the inputs of an `onnx.ModelProto` are fixed to, in their element type and shape.
 
     Args:
         fix: By input name: an array, numbers, or text, "16000", "true" or "1,64,64".
     """
+    weights = {w.name for w in model.graph.initializer}
+    inputs = {i.name: i for i in model.graph.input if i.name not in weights}
+    for name in fix:
+        if name not in inputs:
+            raise ModelError(f"--fix names {name!r}, which is no input of {source}{nearest(name, inputs)}")
+    return {name: _array(name, given, inputs[name]) for name, given in fix.items()}
+
+
+def bound(model: Any, given: Mapping[str, np.ndarray]) -> Any:
+    """A copy of an `onnx.ModelProto` in which these inputs are constants; itself if there are none."""
     from onnx import numpy_helper
 
+    if not given:
+        return model
     copy = type(model)()
     copy.CopyFrom(model)
-    inputs = {i.name: i for i in copy.graph.input}
-    weights = {w.name for w in copy.graph.initializer}
-    for name, given in fix.items():
-        if name not in inputs or name in weights:
-            known = [n for n in inputs if n not in weights]
-            raise ModelError(f"--fix names {name!r}, which is no input of {source}{nearest(name, known)}")
-        value = _array(name, given, inputs[name])
-        copy.graph.initializer.append(numpy_helper.from_array(value, name))
-        copy.graph.input.remove(inputs[name])
+    for value in [i for i in copy.graph.input if i.name in given]:
+        copy.graph.initializer.append(numpy_helper.from_array(given[value.name], value.name))
+        copy.graph.input.remove(value)
     return copy
 
 

@@ -43,10 +43,10 @@ def convert(
     onnx, _ = _import("onnx"), _import("onnxslim")
     if not model.graph.node:
         raise ModelError(f"{source} has no operators: is it an ONNX model?")
-    if fix:
-        from tt_core.models.sources import fixed_inputs
+    from tt_core.models.sources import fixed_inputs, half
 
-        model = fixed_inputs.bound(model, fix, source)
+    values = fixed_inputs.values(model, fix or {}, source)
+    whole, model = model, fixed_inputs.bound(model, values)
     weights = {w.name for w in model.graph.initializer}
     given = [i for i in model.graph.input if i.name not in weights]
     shape_options.known(shapes, [i.name for i in given])
@@ -59,12 +59,12 @@ def convert(
     except Exception as e:  # onnx and protobuf each raise their own types
         raise ModelError(f"{source} is not a usable ONNX model: {summary(e)}") from e
     notes = []
-    from tt_core.models.sources import half
-
     original = model
     if half.present(model):
-        model = half.to_float32(model)
+        model, whole = half.to_float32(model), half.to_float32(whole)
         notes.append(FLOAT16_NOTE.format(source))
+    from onnx import helper
+
     from tt_core.models.sources.onnx_relax import to_relax
     from tt_core.models.sources.tvm_module import inputs_of
 
@@ -74,11 +74,13 @@ def convert(
     notes += [f"input {n!r} of {source} has no use and is left out" for n in fixed if n not in left]
     # TVM may rename an input to what Relax allows; order and number are the file's
     inputs = tuple(Input(n, i.shape, i.dtype, i.below) for n, i in zip(left, inputs_of(found.mod), strict=True))
-    types = {i.name: i.type.tensor_type.elem_type for i in found.peer.graph.input}
-    unused = {
-        n: np.zeros(fixed[n], onnx.helper.tensor_dtype_to_np_dtype(types[n])) for n in types if n in fixed and n not in left
-    }
-    run = functools.partial(_onnxruntime, found.peer.SerializeToString(), unused)
+    if found.rewritten:  # whatever was done here is verified against the user's own file
+        types = {i.name: i.type.tensor_type.elem_type for i in whole.graph.input}
+        idle = {n: helper.tensor_dtype_to_np_dtype(types[n]) for n in fixed if n not in left}
+        rest = values | {n: np.zeros(fixed[n], dtype) for n, dtype in idle.items()}
+        run = functools.partial(_onnxruntime, whole.SerializeToString(), rest)
+    else:
+        run = functools.partial(_onnxruntime, found.model.SerializeToString(), {})
     outputs = tuple(o.name for o in found.model.graph.output)
     return Model(name, found.mod, inputs, outputs, Peer("onnxruntime", run), tuple(notes))
 
@@ -112,9 +114,9 @@ def _with_ranks(model: Any, fixed: Shapes) -> Any:
 
 
 def _onnxruntime(
-    data: bytes, unused: dict[str, np.ndarray], inputs: dict[str, np.ndarray]
+    data: bytes, rest: dict[str, np.ndarray], inputs: dict[str, np.ndarray]
 ) -> list[list[np.ndarray]]:
-    """What onnxruntime computes, with its optimisations and without; `unused` are inputs that change nothing."""
+    """What onnxruntime computes, with its optimisations and without; `rest` are inputs that the program has not."""
     try:
         import onnxruntime
     except ImportError:
@@ -126,7 +128,7 @@ def _onnxruntime(
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = level
         session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-        results.append(session.run(None, {**unused, **inputs}))
+        results.append(session.run(None, {**rest, **inputs}))
     return results
 
 

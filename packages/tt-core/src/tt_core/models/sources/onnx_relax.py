@@ -25,13 +25,13 @@ class Imported:
     Args:
         model: The ONNX model that TVM imported; its inputs are those of `mod`.
         mod: Constants inside.
-        peer: The ONNX model that verification runs: the user's own wherever something was rewritten.
+        rewritten: Whether it holds what the user's file does not.
         notes: What the user should know, a line each.
     """
 
     model: Any
     mod: Any
-    peer: Any
+    rewritten: bool = False
     notes: tuple[str, ...] = ()
 
 
@@ -58,7 +58,10 @@ def to_relax(model: Any, original: Any, fixed: Shapes, source: str, plugins: Plu
         node = e.node
         raise ModelError(f"TVM cannot import {under} at the {node.op_type}, {_place(node, original)}: {e}") from e
     if not graph.used and refused is None:
-        return _plain(model, original, fixed, source, under)
+        try:
+            return _plain(model, original, fixed, source, under)
+        except ModelError as e:
+            refused = e
     try:
         slim = _slim(written, {})
     except Exception:  # onnxslim raises many types; it only makes the graph smaller
@@ -67,7 +70,7 @@ def to_relax(model: Any, original: Any, fixed: Shapes, source: str, plugins: Plu
         mod = _from_onnx(slim, original, fixed, source, under)
     except ModelError as e:
         raise refused or e from e
-    return Imported(slim, mod, still, tuple(graph.remarks))
+    return Imported(slim, mod, True, tuple(graph.remarks))
 
 
 def _plain(model: Any, original: Any, fixed: Shapes, source: str, under: str) -> Imported:
@@ -75,7 +78,7 @@ def _plain(model: Any, original: Any, fixed: Shapes, source: str, under: str) ->
         slim = _slim(model, fixed)
     except Exception as e:
         raise ModelError(f"onnxslim cannot simplify {under}: {summary(e)}") from e
-    return Imported(slim, _from_onnx(slim, original, fixed, source, under), slim)
+    return Imported(slim, _from_onnx(slim, original, fixed, source, under))
 
 
 def _slim(model: Any, fixed: Shapes) -> Any:
