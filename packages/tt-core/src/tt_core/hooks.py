@@ -23,6 +23,9 @@ _REWRITES = {
     "recurrent": "LSTM, GRU, RNN",
     "integer": "ConvInteger, QLinearConv, QLinearMatMul, Q/DQ around products and convolutions, in int32",
     "quantized": "onnxruntime's quantised operators: QLinearAdd and kin, QGemm, DynamicQuantizeMatMul and LSTM, MatMulNBits",
+    "fused": "onnxruntime's fused operators: FusedConv, FusedMatMul, QuickGelu, SkipLayerNormalization and kin",
+    "attention": "onnxruntime's Attention, MultiHeadAttention, GroupQueryAttention, RotaryEmbedding",
+    "signal": "DFT, STFT",
     "control": "If with a known condition, Loop and Scan with a known trip count, sequences of known length",
 }
 
