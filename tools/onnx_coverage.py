@@ -3,6 +3,7 @@
     python tools/onnx_coverage.py                        # the table that docs/models.md shows
     python tools/onnx_coverage.py --only 'lstm|gru' -v   # one line per test
     python tools/onnx_coverage.py --save now.json --compare before.json
+    python tools/onnx_coverage.py --failed before.json   # only what failed there
 
 Source: the node tests of the package `onnx` (`onnx.backend.test.case.node`), opset 13 and newer. A test passes if the
 compiled program gives the test's outputs within the test's tolerances. Where a test feeds shapes, axes or conditions as
@@ -34,7 +35,7 @@ MOST_FIXED = 64
 
 
 def cases(only: str) -> list[Any]:
-    """The node tests of opset 13 and newer, in the package's order."""
+    """The node tests of opset 13 and newer whose name has the pattern, in the package's order."""
     from onnx.backend.test.case.node import collect_testcases
 
     with warnings.catch_warnings():
@@ -79,7 +80,7 @@ def outside(case: Any) -> str | None:
 def attempt(case: Any) -> tuple[str, str]:
     """`("passes", "")`, `("fixed", names)` or `("fails", reason)`."""
     graph = case.model.graph
-    arrays = dict(zip((i.name for i in graph.input), case.data_sets[0][0], strict=False))
+    arrays = dict(zip((i.name for i in graph.input), map(_array, case.data_sets[0][0]), strict=False))
     outcome = once(case, arrays, {})
     if outcome is None:
         return "passes", ""
@@ -109,15 +110,14 @@ def once(case: Any, arrays: dict[str, Any], fix: dict[str, Any]) -> str | None:
     try:
         with quiet():
             model = _load()(case.model, shapes, **({"fix": fix} if fix else {}))
-            library = compile_library(lower(model.mod, resolve(CPU)), {})
+            library = compile_library(lower(model.mod, resolve(CPU), _plugins(), "unsearched"), {})
         vm = relax.VirtualMachine(library, tvm.cpu())
         got = _flat(vm["main"](*(tvm.runtime.tensor(np.array(arrays[i.name], order="C")) for i in model.inputs)))
     except UserError as e:
         return str(e)
     except Exception as e:  # what the tool counts
         return f"{type(e).__name__}: {e}"
-    for name, want, have in zip(model.outputs, case.data_sets[0][1], got, strict=False):
-        want = np.asarray(want)
+    for name, want, have in zip(model.outputs, map(_array, case.data_sets[0][1]), got, strict=False):
         if want.shape != have.shape:
             return f"output {name!r} has the shape {have.shape}, not {want.shape}"
         if want.dtype != have.dtype:
@@ -134,6 +134,39 @@ def _load() -> Any:
     return load
 
 
+def _array(value: Any) -> Any:
+    """Numbers of the test as an array; sequences and optionals as they are."""
+    from onnx import TensorProto, numpy_helper
+
+    if isinstance(value, TensorProto):
+        return numpy_helper.to_array(value)
+    return np.asarray(value) if isinstance(value, np.generic | np.ndarray) else value
+
+
+class Unsearched:
+    """The default space's ways to write operators, without its search."""
+
+    space = None
+
+    def __init__(self) -> None:
+        from tt_spec import Plugins
+
+        self.legalizers = Plugins().build("space", "both").legalizers
+
+    def open(self, mod: Any, target: Any) -> Any:
+        return self
+
+
+def _plugins() -> Any:
+    """Every installed plug-in, and the space "unsearched"."""
+    import types
+
+    from tt_spec import Entry, Plugins, hookimpl
+
+    entries = hookimpl(lambda: [Entry("unsearched", Unsearched)])
+    return Plugins(extra=[("onnx-coverage", types.SimpleNamespace(tt_spaces=entries))])
+
+
 def _structural(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.dtype.kind in "iub" and value.size <= MOST_FIXED
 
@@ -142,11 +175,13 @@ def _flat(out: Any) -> list[np.ndarray]:
     return [out.numpy()] if hasattr(out, "numpy") else [a for part in out for a in _flat(part)]
 
 
-def work(only: str, start: int, step: int) -> None:
+def work(only: str, failed: Path | None, start: int, step: int) -> None:
     """Tests `start`, `start + step`, ...: a line of JSON each, announced before."""
     out = sys.stdout
     sys.stdout = sys.stderr
-    for i, case in enumerate(cases(only)):
+    before = json.loads(failed.read_text()) if failed else {}
+    chosen = [c for c in cases(only) if not failed or before.get(c.name, {}).get("state") == "fails"]
+    for i, case in enumerate(chosen):
         if i < start or (i - start) % step:
             continue
         print(json.dumps({"at": i, "name": case.name}), file=out, flush=True)
@@ -161,11 +196,12 @@ def one_line(text: str) -> str:
     return " ".join(text.split())[:400]
 
 
-def follow(only: str, first: int, step: int, found: dict[str, Any], verbose: bool) -> None:
+def follow(options: Any, first: int, found: dict[str, Any]) -> None:
     """Run a share of the tests in processes that are replaced when they crash or hang."""
-    start = first
+    start, step, verbose = first, options.processes, options.verbose
     while True:
-        command = [sys.executable, __file__, "--only", only, "--worker", str(start), str(step)]
+        command = [sys.executable, __file__, "--only", options.only, "--worker", str(start), str(step)]
+        command += ["--failed", str(options.failed)] if options.failed else []
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         lines: queue.Queue[str | None] = queue.Queue()
         threading.Thread(target=_pump, args=(process.stdout, lines), daemon=True).start()
@@ -242,15 +278,16 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--save", type=Path, help="write every test's outcome as JSON")
     parser.add_argument("--compare", type=Path, help="a file that --save wrote: what passed there and does not now")
+    parser.add_argument("--failed", type=Path, help="a file that --save wrote: only the tests that failed there")
     parser.add_argument("-v", "--verbose", action="store_true")
     parser.add_argument("--worker", type=int, nargs=2, metavar=("START", "STEP"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
-        work(options.only, *options.worker)
+        work(options.only, options.failed, *options.worker)
         return
     found: dict[str, Any] = {}
     shares = [
-        threading.Thread(target=follow, args=(options.only, i, options.processes, found, options.verbose))
+        threading.Thread(target=follow, args=(options, i, found))
         for i in range(options.processes)
     ]
     for share in shares:

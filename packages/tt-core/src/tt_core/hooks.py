@@ -26,6 +26,7 @@ _REWRITES = {
     "fused": "onnxruntime's fused operators: FusedConv, FusedMatMul, QuickGelu, SkipLayerNormalization and kin",
     "attention": "onnxruntime's Attention, MultiHeadAttention, GroupQueryAttention, RotaryEmbedding",
     "signal": "DFT, STFT",
+    "standard": "Compress, CumProd, Det, LpNormalization, Col2Im, ConvTranspose with output_shape",
     "control": "If with a known condition, Loop and Scan with a known trip count, sequences of known length",
 }
 

@@ -320,6 +320,9 @@ class Graph:
         """A function's nodes with the node's inputs and attributes in place of its own."""
         prefix = f"{next(self._count)}/"
         defaults = {a.name: _attribute(a) for a in function.attribute_proto}
+        if node.domain == "" and (schema := _schema(node.op, self.opset)) is not None:
+            known = {n: a.default_value for n, a in schema.attributes.items() if a.default_value.type}
+            defaults |= {n: _attribute(a) for n, a in known.items()}
         given = {**defaults, **node.attributes}
         scope = dict(itertools.zip_longest(function.input, node.inputs[: len(function.input)], fillvalue=""))
         for proto in function.node:
