@@ -31,7 +31,7 @@ SECONDS = 120.0
 LEAST_OPSET = 13
 CPU = "native"
 MOST_FIXED = 64
-"""Elements of an integer or truth value that counts as a shape, an axis or a condition."""
+"""Elements of integers or truth values that count as a shape, an axis or a condition; scalars do too."""
 
 
 def cases(only: str) -> list[Any]:
@@ -168,7 +168,8 @@ def _plugins() -> Any:
 
 
 def _structural(value: Any) -> bool:
-    return isinstance(value, np.ndarray) and value.dtype.kind in "iub" and value.size <= MOST_FIXED
+    kinds = "iubf" if isinstance(value, np.ndarray) and not value.shape else "iub"
+    return isinstance(value, np.ndarray) and value.dtype.kind in kinds and value.size <= MOST_FIXED
 
 
 def _flat(out: Any) -> list[np.ndarray]:
@@ -286,10 +287,7 @@ def main() -> None:
         work(options.only, options.failed, *options.worker)
         return
     found: dict[str, Any] = {}
-    shares = [
-        threading.Thread(target=follow, args=(options, i, found))
-        for i in range(options.processes)
-    ]
+    shares = [threading.Thread(target=follow, args=(options, i, found)) for i in range(options.processes)]
     for share in shares:
         share.start()
     for share in shares:

@@ -22,7 +22,7 @@ _ZOO = {
 _REWRITES = {
     "recurrent": "LSTM, GRU, RNN",
     "integer": "ConvInteger, QLinearConv, QLinearMatMul, Q/DQ around products and convolutions, in int32",
-    "quantized": "onnxruntime's quantised operators: QLinearAdd and kin, QGemm, DynamicQuantizeMatMul and LSTM, MatMulNBits",
+    "quantized": "onnxruntime's QLinearAdd and kin, QGemm, DynamicQuantizeMatMul and LSTM, MatMulNBits",
     "fused": "onnxruntime's fused operators: FusedConv, FusedMatMul, QuickGelu, SkipLayerNormalization and kin",
     "attention": "onnxruntime's Attention, MultiHeadAttention, GroupQueryAttention, RotaryEmbedding",
     "signal": "DFT, STFT",

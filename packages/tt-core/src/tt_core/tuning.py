@@ -46,6 +46,7 @@ def tune(
     skip: str | Sequence[str] = (),
     only_heavy: bool = False,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    fix: Mapping[str, Any] | None = None,
     history: str | Path | None = "tt.db",
     out: str | Path | None = None,
     seed: int = 0,
@@ -69,6 +70,7 @@ def tune(
             untuned.
         only_heavy: Only the fewest tasks that hold 95 % of the model's latency.
         shapes: Fixed input shapes by name.
+        fix: Values of inputs by name, which are no inputs any more; of ONNX models.
         history: SQLite file that every measurement goes to and that a repeated run continues from; None: in memory.
         out: Where the tuned library goes; its sidecar is `out` + ".json".
         seed: Root of all randomness.
@@ -110,6 +112,7 @@ def tune(
             model,
             target=resolved,
             shapes=shapes,
+            fix=fix,
             tasks=tasks,
             skip=skip,
             only_heavy=only_heavy,

@@ -61,6 +61,10 @@ ModelArgument = Annotated[
 ShapeOption = Annotated[
     list[str] | None, typer.Option("--shape", help="Fix an input's shape: name=1,3,320,320 (repeatable)")
 ]
+FixOption = Annotated[
+    list[str] | None,
+    typer.Option("--fix", help="A value for an input of an ONNX model, which becomes a constant: sr=16000"),
+]
 TargetOption = Annotated[str, typer.Option(help='"native", a TVM target string or JSON')]
 TasksOption = Annotated[
     list[str] | None,
@@ -95,6 +99,7 @@ def options(
 def tune(
     model: ModelArgument,
     shape: ShapeOption = None,
+    fix: FixOption = None,
     target: TargetOption = "native",
     recipe: Annotated[str, typer.Option(help="Name (tt recipes) or TOML file")] = "tt",
     trials: Annotated[int | None, typer.Option(help="Programs to measure in this run")] = None,
@@ -132,6 +137,7 @@ def tune(
         "skip": skip or (),
         "only_heavy": only_heavy,
         "shapes": _shapes(shape or []),
+        "fix": _fixed(fix or []),
         "history": history,
         "set": [*([f"space={space}"] if space else []), *(set or [])],
     }
@@ -177,6 +183,7 @@ def tune(
 def list_tasks(
     model: ModelArgument,
     shape: ShapeOption = None,
+    fix: FixOption = None,
     target: TargetOption = "native",
     tasks: TasksOption = None,
     skip: SkipOption = None,
@@ -191,6 +198,7 @@ def list_tasks(
         model,
         target=target,
         shapes=_shapes(shape or []),
+        fix=_fixed(fix or []),
         tasks=tasks or "*",
         skip=skip or (),
         space=space or "both",
@@ -374,6 +382,16 @@ def _command(plugins: Plugins, name: str) -> Callable[..., Any]:
             raise OptionError(f"command {name!r} of {plugins.find('command', name).distribution}: {why}")
 
         return unusable
+
+
+def _fixed(texts: list[str]) -> dict[str, str]:
+    found = {}
+    for text in texts:
+        name, _, value = text.rpartition("=")
+        if not name or not value:
+            raise ModelError(f"--fix needs NAME=VALUE, e.g. --fix sr=16000 or --fix size=1,64,64, got {text!r}")
+        found[name] = value
+    return found
 
 
 def _shapes(texts: list[str]) -> dict[str, tuple[int, ...]]:

@@ -91,6 +91,7 @@ def examine(of: Facts) -> list[Check]:
         memory(*_contained(of.root, *of.memory), of.cores),
         disk(of.free),
         pieces(of.plugins, told),
+        rewrites(of.plugins),
         versions(of.distributions, of.version),
     ]
 
@@ -263,6 +264,18 @@ def pieces(load: Callable[[], Plugins], told: Mapping[str, Any]) -> Check:
         advice = "these are left out: upgrade or uninstall their distribution"
         return Check("plugins", "warning", f"{found}; failed: {'; '.join(failed)}", advice, of)
     return Check("plugins", "ok", found, facts=of)
+
+
+def rewrites(load: Callable[[], Plugins]) -> Check:
+    """Families of ONNX operators that are rewritten before TVM imports a model."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            names = load().names("rewrite")
+    except PluginError:
+        names = []
+    found = f"ONNX operators are rewritten of the families {', '.join(names)}" if names else "no ONNX operator is"
+    return Check("rewrites", "ok", found, facts={"rewrites": names})
 
 
 def versions(distributions: Sequence[str], version: Callable[[str], str | None]) -> Check:

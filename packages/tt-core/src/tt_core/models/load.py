@@ -29,8 +29,8 @@ def load(
             batch of 8; "op:conv2d:1,64,56,64,3,1,1" or "op:C2D:1"; an `onnx.ModelProto`, a
             `torch.export.ExportedProgram`, a TIR `PrimFunc`, or a Relax `IRModule` with constants bound.
         shapes: Fixed shapes by input name, for dynamic dimensions.
-        fix: Values by input name, as numbers, arrays or text ("16000", "1,2"): such an input becomes a constant. Of ONNX
-            models only.
+        fix: Values by input name, as numbers, arrays or text ("16000", "1,2"): such an input becomes a constant. Of
+            ONNX models only.
 
     Raises:
         ModelError: With what came and what to do.

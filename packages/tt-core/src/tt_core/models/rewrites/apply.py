@@ -7,7 +7,7 @@ from typing import Any
 
 from tt_spec import Plugins
 
-from tt_core.models.rewrites.graph import After, Graph, Rewrite
+from tt_core.models.rewrites.graph import After, Graph, Only, Rewrite
 
 __all__ = ["apply", "needed", "nodes", "registered"]
 
@@ -28,12 +28,15 @@ def needed(model: Any, rewrites: Mapping[tuple[str, str], Rewrite], known: froze
     """Whether some node of the model has a rewriting, a body, or no importer."""
     if model.functions:
         return True
-    kinds = {("" if n.domain == "ai.onnx" else n.domain, n.op_type) for n in nodes(model.graph)}
-    for kind in kinds:
-        rewrite = rewrites.get(kind)
+    kinds = {n.op_type for n in nodes(model.graph)}
+    for node in nodes(model.graph):
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        rewrite = rewrites.get((domain, node.op_type))
         if isinstance(rewrite, After):
-            rewrite = rewrite if ("", rewrite.operator) in kinds else None
-        if rewrite is not None or (kind[0] == "" and kind[1] not in known):
+            rewrite = rewrite if rewrite.operator in kinds else None
+        elif isinstance(rewrite, Only):
+            rewrite = rewrite if rewrite.applies(node) else None
+        if rewrite is not None or (domain == "" and node.op_type not in known):
             return True
     return False
 

@@ -1,7 +1,7 @@
 """Attention of onnxruntime's domain, and rotary embeddings, as products and a softmax.
 
 Source: onnxruntime's ContribOperators.md (1.17 to 1.24): Attention, MultiHeadAttention, GroupQueryAttention,
-RotaryEmbedding; ONNX RotaryEmbedding-23. B batch, S new positions, P past ones, T = P + S, N heads, H channels of a head.
+RotaryEmbedding. B batch, S new positions, P past ones, T = P + S, N heads, H channels of a head.
 """
 
 from __future__ import annotations
@@ -92,15 +92,21 @@ def _group_query(n: Node, g: Graph) -> Sequence[str]:
     counts = g.known(n.input(5), "seqlens_k").reshape(-1).astype(np.int64) + 1 - steps
     if past and (counts != past).any():
         raise RewriteError(
-            f"its past has {past} positions of which {counts.tolist()} are used; only a past without a rest is rewritten:"
-            f" give seqlens_k the value {past + steps - 1} with --fix, or another --shape for the past"
+            f"its past has {past} positions of which {counts.tolist()} are used; only a past without a rest is"
+            f" rewritten: give seqlens_k the value {past + steps - 1} with --fix, or another --shape for the past"
         )
     if n.get("do_rotary", 0):
         where = g.const(np.arange(past, past + steps, dtype=np.int64)[None].repeat(g.shape(q)[0], 0))
         where = n.input(9) or where
         q, k = (
-            _rotated(p, g.op("Gather", n.input(7), where), g.op("Gather", n.input(8), where), 0,
-                     bool(n.get("rotary_interleaved", 0)), g)
+            _rotated(
+                p,
+                g.op("Gather", n.input(7), where),
+                g.op("Gather", n.input(8), where),
+                0,
+                bool(n.get("rotary_interleaved", 0)),
+                g,
+            )
             for p in (q, k)
         )
     if past:

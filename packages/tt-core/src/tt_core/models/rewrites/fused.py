@@ -1,7 +1,7 @@
 """Fused operators of onnxruntime's domain as the operators that they were made of.
 
-Source: onnxruntime's ContribOperators.md (1.17 to 1.24): FusedMatMul, FusedGemm, FusedConv, NhwcConv, NhwcFusedConv, Gelu,
-BiasGelu, FastGelu, QuickGelu, BiasAdd, BiasSoftmax, LayerNormalization and its Skip and Simplified forms,
+Source: onnxruntime's ContribOperators.md (1.17 to 1.24): FusedMatMul, FusedGemm, FusedConv, NhwcConv, NhwcFusedConv,
+Gelu, BiasGelu, FastGelu, QuickGelu, BiasAdd, BiasSoftmax, LayerNormalization and its Skip and Simplified forms,
 EmbedLayerNormalization, ExpandDims, GatherND, Inverse and Trilu of old opsets.
 """
 

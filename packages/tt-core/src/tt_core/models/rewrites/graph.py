@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["After", "Graph", "Node", "Rewrite", "RewriteError"]
+__all__ = ["After", "Graph", "Node", "Only", "Rewrite", "RewriteError"]
 
 FOLD_MOST = 1 << 22
 """Elements of the largest constant that is computed from smaller ones."""
@@ -88,6 +88,21 @@ class After:
         return self.rewrite(node, graph)
 
 
+@dataclass(frozen=True)
+class Only:
+    """A rewriting of some forms of an operator, the others of which the importer takes.
+
+    Args:
+        applies: Whether a node, as protobuf, has such a form.
+    """
+
+    applies: Callable[[Any], bool]
+    rewrite: Rewrite
+
+    def __call__(self, node: Node, graph: Graph) -> Sequence[str] | None:
+        return self.rewrite(node, graph)
+
+
 class Graph:
     """A model's graph while it is written again.
 
@@ -124,7 +139,9 @@ class Graph:
         """The array of a value that must be known; `what` is how the message calls it."""
         found = self.value(name)
         if found is None:
-            raise RewriteError(f"its {what} {name!r} is computed while the model runs; if it depends on an input, {_FIX}")
+            raise RewriteError(
+                f"its {what} {name!r} is computed while the model runs; if it depends on an input, {_FIX}"
+            )
         return found
 
     def shape(self, name: str) -> tuple[int, ...]:
@@ -428,7 +445,9 @@ class Graph:
             made.tensor_type.elem_type = TensorProto.INT32
         return found
 
-    def _inferred(self, proto: Any, inputs: list[str], outputs: list[str], element: int | None = None) -> dict[str, Any]:
+    def _inferred(
+        self, proto: Any, inputs: list[str], outputs: list[str], element: int | None = None
+    ) -> dict[str, Any]:
         """Types by ONNX's inference; with `element` as if the inputs had that element type."""
         import onnx
 
@@ -439,8 +458,9 @@ class Graph:
         node.CopyFrom(proto)
         node.input[:], node.output[:] = inputs, outputs
         data = {
-            i: onnx.numpy_helper.from_array(self._values[i], i) for i in inputs if i in self._values and
-            self._values[i].size <= 4096
+            i: onnx.numpy_helper.from_array(self._values[i], i)
+            for i in inputs
+            if i in self._values and self._values[i].size <= 4096
         }
         types = {i: self._type(i) for i in inputs if i}
         if element is not None:

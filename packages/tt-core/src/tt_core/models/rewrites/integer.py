@@ -1,7 +1,7 @@
 """Products and convolutions of quantised tensors, accumulated in int32.
 
-Source: ONNX operators ConvInteger-10, QLinearConv-10, QLinearMatMul-21, QuantizeLinear-21. With zero points z and scales
-s, a product of q_a and q_b stands for s_a * s_b * sum((q_a - z_a) * (q_b - z_b)); the sum is exact in int32.
+Source: ONNX operators ConvInteger-10, QLinearConv-10, QLinearMatMul-21, QuantizeLinear-21. With zero points z and
+scales s, a product of q_a and q_b stands for s_a * s_b * sum((q_a - z_a) * (q_b - z_b)); the sum is exact in int32.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _requantized(total: str, one: str, two: str, scale: str, zero: str, g: Graph
     return g.op("QuantizeLinear", scaled, np.float32(1), _scalar(zero, g))
 
 
-# -- DequantizeLinear before a convolution or a product -----------------------------------------------------------------
+# -- DequantizeLinear before a convolution or a product ---------------------------------------------------------------
 
 
 def _conv(node: Node, g: Graph) -> Sequence[str] | None:

@@ -151,7 +151,9 @@ def _n_bits(n: Node, g: Graph) -> Sequence[str]:
     """MatMulNBits: B (N, blocks, block_size * bits / 8) uint8, a scale and a zero point for each block of K."""
     bits, block, k, columns = (int(n.get(a)) for a in ("bits", "block_size", "K", "N"))
     if n.input(4):
-        raise RewriteError("it has a group index (g_idx), which is not rewritten: quantise the model without reordering")
+        raise RewriteError(
+            "it has a group index (g_idx), which is not rewritten: quantise the model without reordering"
+        )
     packed, scales = g.known(n.input(1), "B"), g.known(n.input(2), "scales")
     blocks = (k + block - 1) // block
     values = _unpacked(packed.reshape(columns, blocks, -1), bits)[:, :, :block].astype(np.float32)

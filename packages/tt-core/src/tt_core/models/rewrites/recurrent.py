@@ -1,8 +1,8 @@
 """LSTM, GRU and RNN as matrix products and elementwise operators.
 
 Source: ONNX operators LSTM-14, GRU-14, RNN-14. The input's product with the weights is one product for all steps; a
-step is one product of the state with the recurrent weights and what follows it. Symbols are the specification's: T steps,
-B batch, I inputs, H hidden units, D directions.
+step is one product of the state with the recurrent weights and what follows it. Symbols are the specification's: T
+steps, B batch, I inputs, H hidden units, D directions.
 """
 
 from __future__ import annotations
@@ -69,13 +69,15 @@ def lstm(node: Node, g: Graph, product: Product) -> list[str]:
         def step(gates: str, states: tuple[str, ...]) -> tuple[str, ...]:
             h, c = states
             gates = _plus_product(gates, h, recurrent, g)
-            i, o, forget, new = (_clip(s, node, g, False) for s in _gates(gates, hidden, 4, g))
+            i, o, forget, new = _gates(gates, hidden, 4, g)
             i, forget = _plus(i, _times(c, peep[0], g), g), _plus(forget, _times(c, peep[2], g), g)
             i = f[0](_clip(i, node, g))
-            forget = g.op("Sub", np.array(1, g.dtype(i)), i) if node.get("input_forget", 0) else f[0](_clip(forget, node, g))
+            forget = (
+                g.op("Sub", np.array(1, g.dtype(i)), i) if node.get("input_forget", 0) else f[0](_clip(forget, node, g))
+            )
             c = g.op("Add", g.op("Mul", forget, c), g.op("Mul", i, f[1](_clip(new, node, g))))
             o = f[0](_clip(_plus(o, _times(c, peep[1], g), g), node, g))
-            return g.op("Mul", o, f[2](_clip(c, node, g))), c
+            return g.op("Mul", o, f[2](c)), c  # onnxruntime does not clip the cell
 
         return Cell(projected, (_initial(node, g, d, 5), _initial(node, g, d, 6)), step, backwards)
 
@@ -268,10 +270,10 @@ def _plus(x: str, more: str | None, g: Graph) -> str:
     return x if more is None else g.op("Add", x, more)
 
 
-def _clip(x: str, node: Node, g: Graph, now: bool = True) -> str:
+def _clip(x: str, node: Node, g: Graph) -> str:
     """The operand of an activation within the attribute `clip`."""
     most = node.get("clip")
-    if most is None or not now:
+    if most is None:
         return x
     return g.op("Clip", x, np.array(-most, g.dtype(x)), np.array(most, g.dtype(x)))
 

@@ -17,14 +17,23 @@ __all__ = ["operators"]
 
 def operators() -> dict[tuple[str, str], Rewrite]:
     """The rewritings of this family."""
-    return {("", "DFT"): _dft, ("", "STFT"): _stft, ("com.microsoft", "Rfft"): _rfft, ("com.microsoft", "Irfft"): _irfft}
+    return {
+        ("", "DFT"): _dft,
+        ("", "STFT"): _stft,
+        ("com.microsoft", "Rfft"): _rfft,
+        ("com.microsoft", "Irfft"): _irfft,
+    }
 
 
 def _dft(node: Node, g: Graph) -> Sequence[str]:
     """Input (..., n, ..., 1 or 2): real, or real and imaginary parts."""
     x = node.input(0)
     shape, dtype = g.shape(x), g.dtype(x)
-    axis = int(g.known(node.input(2), "axis").reshape(-1)[0]) if node.input(2) else int(node.get("axis", 1 if g.opset < 20 else -2))
+    axis = (
+        int(g.known(node.input(2), "axis").reshape(-1)[0])
+        if node.input(2)
+        else int(node.get("axis", 1 if g.opset < 20 else -2))
+    )
     axis %= len(shape)
     inverse, onesided = bool(node.get("inverse", 0)), bool(node.get("onesided", 0))
     n = int(g.known(node.input(1), "dft_length").reshape(-1)[0]) if node.input(1) else 0

@@ -1,15 +1,17 @@
 """Operators of the standard that TVM's importer lacks, or takes in some forms only.
 
-Source: ONNX operators Compress-11, CumProd-26, Det-22, LpNormalization-22, Col2Im-18, ConvTranspose-22.
+Source: ONNX operators Compress-11, CumProd-26, Det-22, LpNormalization-22, Col2Im-18, ConvTranspose-22, Dropout-13,
+IsInf-20, LayerNormalization-17, DequantizeLinear-21.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
-from tt_core.models.rewrites.graph import Graph, Node, Rewrite, RewriteError
+from tt_core.models.rewrites.graph import Graph, Node, Only, Rewrite, RewriteError
 
 __all__ = ["operators"]
 
@@ -25,8 +27,68 @@ def operators() -> dict[tuple[str, str], Rewrite]:
         ("", "Det"): _det,
         ("", "LpNormalization"): _lp,
         ("", "Col2Im"): _col2im,
-        ("", "ConvTranspose"): _conv_transpose,
+        ("", "ConvTranspose"): Only(_has("output_shape"), _conv_transpose),
+        ("", "Dropout"): Only(_more_outputs, _dropout),
+        ("", "IsInf"): Only(_has("detect_negative", "detect_positive"), _is_inf),
+        ("", "LayerNormalization"): Only(_more_outputs, _layer_norm),
+        ("", "DequantizeLinear"): Only(_has("block_size"), _blocked),
     }
+
+
+def _has(*names: str) -> Callable[[Any], bool]:
+    return lambda node: any(a.name in names for a in node.attribute)
+
+
+def _more_outputs(node: Any) -> bool:
+    return any(o for o in node.output[1:])
+
+
+def _dropout(n: Node, g: Graph) -> Sequence[str] | None:
+    """Inference leaves all as it is; the mask is true."""
+    training = g.value(n.input(2)) if n.input(2) else np.array(False)
+    ratio = g.value(n.input(1)) if n.input(1) else None
+    if training is None or (training.any() and (ratio is None or ratio.any())):
+        return None
+    return [n.input(0), g.const(np.ones(g.shape(n.input(0)), bool))][: len(n.outputs)]
+
+
+def _is_inf(n: Node, g: Graph) -> Sequence[str]:
+    x = n.input(0)
+    limits = [("detect_negative", -np.inf), ("detect_positive", np.inf)]
+    found = [g.op("Equal", x, np.array(v, g.dtype(x))) for name, v in limits if n.get(name, 1)]
+    if not found:
+        return [g.const(np.zeros(g.shape(x), bool))]
+    return [found[0] if len(found) == 1 else g.op("Or", *found)]
+
+
+def _layer_norm(n: Node, g: Graph) -> Sequence[str] | None:
+    """With the mean and the inverse deviation as outputs."""
+    if not (n.wants(1) or n.wants(2)):
+        return None
+    x, rank = n.input(0), len(g.shape(n.input(0)))
+    axes = list(range(int(n.get("axis", -1)) % rank, rank))
+    mean = g.reduce("ReduceMean", x, axes)
+    centred = g.op("Sub", x, mean)
+    variance = g.reduce("ReduceMean", g.op("Mul", centred, centred), axes)
+    deviation = g.op("Sqrt", g.op("Add", variance, np.array(n.get("epsilon", 1e-5), g.dtype(x))))
+    y = g.op("Mul", g.op("Div", centred, deviation), n.input(1))
+    y = g.op("Add", y, n.input(2)) if n.input(2) else y
+    return [y, mean, g.op("Reciprocal", deviation)][: len(n.outputs)]
+
+
+def _blocked(n: Node, g: Graph) -> Sequence[str] | None:
+    """DequantizeLinear-21 with a scale for each `block_size` entries of an axis."""
+    block = int(n.get("block_size", 0))
+    if not block:
+        return None
+    x, axis = n.input(0), int(n.get("axis", 1)) % len(g.shape(n.input(0)))
+    size = g.shape(x)[axis]
+    which = np.arange(size, dtype=np.int64) // block
+    scale = g.op("Gather", n.input(1), which, axis=axis)
+    wide = g.cast(x, g.dtype(scale))
+    if n.input(2):
+        wide = g.op("Sub", wide, g.op("Gather", g.cast(n.input(2), g.dtype(scale)), which, axis=axis))
+    return [g.op("Mul", wide, scale)]
 
 
 def _compress(n: Node, g: Graph) -> Sequence[str]:
@@ -127,7 +189,9 @@ def _conv_transpose(n: Node, g: Graph) -> Sequence[str] | None:
     x, w = g.shape(n.input(0)), g.shape(n.input(1))
     rank = len(x) - 2
     wanted = list(wanted)[-rank:]
-    strides, dilations, more = (list(n.get(a) or [d] * rank) for a, d in (("strides", 1), ("dilations", 1), ("output_padding", 0)))
+    strides, dilations, more = (
+        list(n.get(a) or [d] * rank) for a, d in (("strides", 1), ("dilations", 1), ("output_padding", 0))
+    )
     begin, end = [], []
     for i in range(rank):
         full = strides[i] * (x[2 + i] - 1) + more[i] + (w[2 + i] - 1) * dilations[i] + 1

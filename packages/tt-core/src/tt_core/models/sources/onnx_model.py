@@ -113,9 +113,7 @@ def _with_ranks(model: Any, fixed: Shapes) -> Any:
     return copy
 
 
-def _onnxruntime(
-    data: bytes, rest: dict[str, np.ndarray], inputs: dict[str, np.ndarray]
-) -> list[list[np.ndarray]]:
+def _onnxruntime(data: bytes, rest: dict[str, np.ndarray], inputs: dict[str, np.ndarray]) -> list[list[np.ndarray]]:
     """What onnxruntime computes, with its optimisations and without; `rest` are inputs that the program has not."""
     try:
         import onnxruntime
