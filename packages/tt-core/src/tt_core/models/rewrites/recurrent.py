@@ -17,8 +17,8 @@ from tt_core.models.rewrites.graph import Graph, Node, Rewrite, RewriteError
 
 __all__ = ["Cell", "directions", "lstm", "operators", "unrolled"]
 
-STEPS_MOST = 4096
-"""Longest series that is unrolled."""
+STEPS_MOST = 1024
+"""Longest series that is unrolled; 100 steps take a minute to compile."""
 
 _ALPHA = {"affine": 1.0, "elu": 1.0, "hardsigmoid": 0.2, "leakyrelu": 0.01, "scaledtanh": 1.0, "thresholdedrelu": 1.0}
 _BETA = {"affine": 0.0, "hardsigmoid": 0.5, "scaledtanh": 1.0}
@@ -154,11 +154,16 @@ def directions(node: Node, g: Graph, cell: Callable[[int, str, bool], Cell], out
         raise RewriteError(f"its direction must be forward, reverse or bidirectional, it is {which!r}")
     steps = g.shape(x)[0]
     if steps > STEPS_MOST:
-        raise RewriteError(f"it has {steps} steps, the longest series that is unrolled has {STEPS_MOST}")
+        raise RewriteError(
+            f"it has {steps} steps, the longest series that is unrolled has {STEPS_MOST}: give a shorter one with --shape"
+            " and feed the states back"
+        )
     lasts, series = [], []
     for d, back in enumerate(backwards):
         ys, states = unrolled(cell(d, x, back), steps, _lengths(node, g, steps), g)
-        series.append(g.concat([g.unsqueeze(y, 0, 1) for y in ys], 0) if node.wants(0) else "")
+        if node.wants(0):  # rows one below the other, so that no step has an operator for its place
+            batch, hidden = g.shape(ys[0])
+            series.append(g.reshape(g.concat(ys, 0), (steps, 1, batch, hidden)))
         lasts.append(states)
     found = [g.concat(series, 1) if node.wants(0) else ""]
     found += [g.concat([g.unsqueeze(s[i], 0) for s in lasts], 0) for i in range(outputs - 1)]

@@ -1,7 +1,7 @@
 """Operators of the standard that TVM's importer lacks, or takes in some forms only.
 
 Source: ONNX operators Compress-11, CumProd-26, Det-22, LpNormalization-22, Col2Im-18, ConvTranspose-22, Dropout-13,
-IsInf-20, LayerNormalization-17, DequantizeLinear-21.
+IsInf-20, LayerNormalization-17, DequantizeLinear-21, Pow-15, RMSNormalization-23.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ def operators() -> dict[tuple[str, str], Rewrite]:
         ("", "Dropout"): Only(_more_outputs, _dropout),
         ("", "IsInf"): Only(_has("detect_negative", "detect_positive"), _is_inf),
         ("", "LayerNormalization"): Only(_more_outputs, _layer_norm),
+        ("", "Pow"): Only(_never, _pow),
+        ("", "RMSNormalization"): Only(_inner_axis, _rms),
         ("", "DequantizeLinear"): Only(_has("block_size"), _blocked),
     }
 
@@ -41,6 +43,37 @@ def _has(*names: str) -> Callable[[Any], bool]:
 
 def _more_outputs(node: Any) -> bool:
     return any(o for o in node.output[1:])
+
+
+def _never(node: Any) -> bool:
+    """For forms that a node does not show: tried only where the importer refused the model."""
+    return False
+
+
+def _pow(n: Node, g: Graph) -> Sequence[str] | None:
+    """An exponent of another type than the base: ONNX allows that, TVM does not."""
+    x, y = n.input(0), n.input(1)
+    if g.dtype(x) == g.dtype(y):
+        return None
+    if g.dtype(x).kind == "f":
+        return [g.op("Pow", x, g.cast(y, g.dtype(x)))]
+    wide = g.op("Pow", g.cast(x, np.float32), g.cast(y, np.float32))
+    return [g.cast(wide, g.dtype(x))]
+
+
+def _inner_axis(node: Any) -> bool:
+    return any(a.name == "axis" and a.i != -1 for a in node.attribute)
+
+
+def _rms(n: Node, g: Graph) -> Sequence[str] | None:
+    """RMSNormalization-23 over several axes."""
+    x, rank = n.input(0), len(g.shape(n.input(0)))
+    axes = list(range(int(n.get("axis", -1)) % rank, rank))
+    if len(axes) == 1:
+        return None
+    square = g.reduce("ReduceMean", g.op("Mul", x, x), axes)
+    deviation = g.op("Sqrt", g.op("Add", square, np.array(n.get("epsilon", 1e-5), g.dtype(x))))
+    return [g.op("Mul", g.op("Div", x, deviation), n.input(1))]
 
 
 def _dropout(n: Node, g: Graph) -> Sequence[str] | None:
