@@ -57,9 +57,10 @@ def _with_fixed(source: Any, shapes: dict[str, tuple[int, ...]], plugins: Plugin
     """An ONNX model, some of its inputs made constants."""
     from tt_core.models.sources import onnx_model
 
-    if isinstance(source, str | Path) and Path(source).suffix.lower() == ".onnx" and Path(source).is_file():
-        return onnx_model.read(Path(source), shapes, plugins, fix)
-    if any(f"{t.__module__.split('.')[0]}.{t.__name__}" == "onnx.ModelProto" for t in type(source).__mro__):
+    if isinstance(source, str | Path):
+        if Path(source).suffix.lower() == ".onnx" and Path(source).is_file():
+            return onnx_model.read(Path(source), shapes, plugins, fix)
+    elif any(f"{t.__module__.split('.')[0]}.{t.__name__}" == "onnx.ModelProto" for t in type(source).__mro__):
         return onnx_model.convert(source, source.graph.name or "model", shapes, plugins=plugins, fix=fix)
     raise ModelError(f"--fix {next(iter(fix))}: only an input of an ONNX model can be given a value, {source} is none")
 

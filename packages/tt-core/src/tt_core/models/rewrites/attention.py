@@ -116,8 +116,16 @@ def _group_query(n: Node, g: Graph) -> Sequence[str]:
         biases.append(n.input(10))
     if n.input(11) or n.get("smooth_softmax", 0) > 0:
         raise RewriteError("it has a smooth softmax or head sink, which is not rewritten: export the model unfused")
-    wide = [_repeated(p, heads // groups, g) for p in (k, v)]
-    y = _attended(q, *wide, biases, float(n.get("scale", 0.0)), g, float(n.get("softcap", 0.0)))
+    times = heads // groups
+    y = _attended(
+        q,
+        _repeated(k, times, g),
+        _repeated(v, times, g),
+        biases,
+        float(n.get("scale", 0.0)),
+        g,
+        float(n.get("softcap", 0.0)),
+    )
     return [y, k, v][: len(n.outputs)]
 
 

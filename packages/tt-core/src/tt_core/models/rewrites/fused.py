@@ -8,6 +8,7 @@ EmbedLayerNormalization, ExpandDims, GatherND, Inverse and Trilu of old opsets.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -47,7 +48,7 @@ _GEMM = ("alpha", "beta", "transA", "transB")
 _CONV = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
 
 
-def _only(n: Node, names: Sequence[str]) -> dict[str, object]:
+def _only(n: Node, names: Sequence[str]) -> dict[str, Any]:
     return {k: v for k, v in n.attributes.items() if k in names}
 
 
@@ -76,7 +77,8 @@ def _activated(y: str, n: Node, g: Graph) -> str:
     if kind == "Clip":
         return g.op("Clip", y, _number(given[0], y, g), _number(given[1], y, g))
     names = {"LeakyRelu": ("alpha",), "HardSigmoid": ("alpha", "beta"), "Elu": ("alpha",)}.get(kind, ())
-    return g.op(kind, y, **{k: float(v) for k, v in zip(names, given, strict=False) if v is not None}) if kind else y
+    attributes: dict[str, Any] = {k: float(v) for k, v in zip(names, given, strict=False) if v is not None}
+    return g.op(kind, y, **attributes) if kind else y
 
 
 def _conv(n: Node, g: Graph) -> Sequence[str]:

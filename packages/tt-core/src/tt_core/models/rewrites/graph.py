@@ -169,10 +169,9 @@ class Graph:
     def has_type(self, name: str) -> bool:
         """Whether shape and element type of a value are known."""
         try:
-            self.shape(name), self.dtype(name)
+            return self.shape(name) is not None and self.dtype(name) is not None
         except RewriteError:
             return False
-        return True
 
     def maker(self, name: str) -> Node | None:
         """The node that computes a value, also if the value is known by now."""
@@ -254,7 +253,7 @@ class Graph:
         from onnx import numpy_helper
 
         prefix = f"{next(self._count)}/"
-        scope = dict(node.scope)
+        scope: dict[Any, Any] = dict(node.scope)
         scope.update(zip((i.name for i in graph.input), inputs, strict=False))
         for weight in graph.initializer:
             scope[weight.name] = prefix + weight.name
@@ -301,7 +300,7 @@ class Graph:
         imports += [o for o in self._model.opset_import if o.domain in domains]
         return helper.make_model(graph, opset_imports=imports, ir_version=self._model.ir_version)
 
-    def _visit(self, proto: Any, scope: dict[str, str], prefix: str = "") -> None:
+    def _visit(self, proto: Any, scope: dict[Any, Any], prefix: str = "") -> None:
         outputs = [prefix + o if o else "" for o in proto.output]
         inputs = [self._resolved(scope.get(i, i)) if i else "" for i in proto.input]
         scope.update((o, n) for o, n in zip(proto.output, outputs, strict=True) if o and prefix)
@@ -341,7 +340,9 @@ class Graph:
             known = {n: a.default_value for n, a in schema.attributes.items() if a.default_value.type}
             defaults |= {n: _attribute(a) for n, a in known.items()}
         given = {**defaults, **node.attributes}
-        scope = dict(itertools.zip_longest(function.input, node.inputs[: len(function.input)], fillvalue=""))
+        scope: dict[Any, Any] = dict(
+            itertools.zip_longest(function.input, node.inputs[: len(function.input)], fillvalue="")
+        )
         for proto in function.node:
             inner = type(proto)()
             inner.CopyFrom(proto)

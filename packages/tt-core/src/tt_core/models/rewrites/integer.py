@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -45,7 +46,7 @@ def operators() -> dict[tuple[str, str], Rewrite]:
     }
 
 
-def quantized(x: str, scale: str, zero: str, g: Graph, dtype: object = np.uint8) -> str:
+def quantized(x: str, scale: str, zero: str, g: Graph, dtype: Any = np.uint8) -> str:
     """QuantizeLinear: round to even, saturate; `dtype` where no zero point says it."""
     return g.op("QuantizeLinear", x, _scalar(scale, g), _scalar(zero, g) if zero else np.array(0, np.dtype(dtype)))
 

@@ -42,8 +42,9 @@ def operators() -> dict[tuple[str, str], Rewrite]:
     return {("com.microsoft", name): rewrite for name, rewrite in found.items()}
 
 
-def _float(x: str, scale: str, zero: str, g: Graph) -> str:
-    """scale * (x - zero)."""
+def _float(n: Node, i: int, g: Graph) -> str:
+    """scale * (x - zero) of the three inputs from i on."""
+    x, scale, zero = n.input(i), n.input(i + 1), n.input(i + 2)
     return g.op("DequantizeLinear", x, _scalar(scale, g), _scalar(zero, g) if zero else "")
 
 
@@ -53,7 +54,7 @@ def _scalar(x: str, g: Graph) -> str:
 
 def _binary(op: str) -> Rewrite:
     def rewrite(n: Node, g: Graph) -> Sequence[str]:
-        y = g.op(op, _float(*n.inputs[:3], g), _float(*n.inputs[3:6], g))
+        y = g.op(op, _float(n, 0, g), _float(n, 3, g))
         return [integer.quantized(y, n.input(6), n.input(7), g, g.dtype(n.input(0)))]
 
     return rewrite
@@ -61,7 +62,7 @@ def _binary(op: str) -> Rewrite:
 
 def _unary(op: str, *kept: str) -> Rewrite:
     def rewrite(n: Node, g: Graph) -> Sequence[str]:
-        y = g.op(op, _float(*n.inputs[:3], g), **{k: v for k, v in n.attributes.items() if k in kept})
+        y = g.op(op, _float(n, 0, g), **{k: v for k, v in n.attributes.items() if k in kept})
         return [integer.quantized(y, n.input(3), n.input(4), g, g.dtype(n.input(0)))]
 
     return rewrite
@@ -69,7 +70,7 @@ def _unary(op: str, *kept: str) -> Rewrite:
 
 def _pool(op: str) -> Rewrite:
     def rewrite(n: Node, g: Graph) -> Sequence[str]:
-        x, last = _float(*n.inputs[:3], g), bool(n.get("channels_last", 0))
+        x, last = _float(n, 0, g), bool(n.get("channels_last", 0))
         rank = len(g.shape(x))
         x = g.transpose(x, (0, rank - 1, *range(1, rank - 1))) if last else x
         y = g.op(op, x, **{k: v for k, v in n.attributes.items() if k != "channels_last"})
@@ -80,17 +81,17 @@ def _pool(op: str) -> Rewrite:
 
 
 def _reduce_mean(n: Node, g: Graph) -> Sequence[str]:
-    y = g.reduce("ReduceMean", _float(*n.inputs[:3], g), n.get("axes"), bool(n.get("keepdims", 1)))
+    y = g.reduce("ReduceMean", _float(n, 0, g), n.get("axes"), bool(n.get("keepdims", 1)))
     return [integer.quantized(y, n.input(3), n.input(4), g, g.dtype(n.input(0)))]
 
 
 def _concat(n: Node, g: Graph) -> Sequence[str]:
-    parts = [_float(*n.inputs[i : i + 3], g) for i in range(2, len(n.inputs), 3)]
+    parts = [_float(n, i, g) for i in range(2, len(n.inputs), 3)]
     return [integer.quantized(g.concat(parts, n.get("axis")), n.input(0), n.input(1), g)]
 
 
 def _where(n: Node, g: Graph) -> Sequence[str]:
-    y = g.op("Where", n.input(0), _float(*n.inputs[1:4], g), _float(*n.inputs[4:7], g))
+    y = g.op("Where", n.input(0), _float(n, 1, g), _float(n, 4, g))
     return [integer.quantized(y, n.input(7), n.input(8), g)]
 
 

@@ -155,8 +155,8 @@ def directions(node: Node, g: Graph, cell: Callable[[int, str, bool], Cell], out
     steps = g.shape(x)[0]
     if steps > STEPS_MOST:
         raise RewriteError(
-            f"it has {steps} steps, the longest series that is unrolled has {STEPS_MOST}: give a shorter one with --shape"
-            " and feed the states back"
+            f"it has {steps} steps, the longest series that is unrolled has {STEPS_MOST}: give a shorter one"
+            " with --shape and feed the states back"
         )
     lasts, series = [], []
     for d, back in enumerate(backwards):
