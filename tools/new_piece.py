@@ -105,6 +105,19 @@ def {function}() -> str:
     """A model as `tt tune` takes it: an operator as here, the path of an ONNX file, or an imported model."""
     return "op:matmul:128,128,128"
 ''',
+    "rewrite": '''
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["{function}"]
+
+
+def {function}() -> dict[tuple[str, str], Callable[[Any, Any], list[str] | None]]:
+    """Functions by domain and operator: each emits other operators and returns a value for each output."""
+    return {{("com.example", "Twice"): lambda node, graph: [graph.op("Add", node.input(0), node.input(0))]}}
+''',
     "recipe": '''
 from __future__ import annotations
 
@@ -170,6 +183,7 @@ def test_it_is_registered_and_can_be_built():
 CHECKS = {
     "space": "assert piece.open(None, None).space.size > 1",
     "model": "assert piece",
+    "rewrite": "assert all(callable(f) for f in piece.values())",
     "recipe": 'assert all(entry["piece"] for entry in piece.values() if isinstance(entry, dict))',
     "command": "assert callable(piece)",
 }

@@ -236,7 +236,7 @@ def test_lines_put_the_advice_below(tmp_path):
     shown = lines(examine(made_up(tmp_path, load=9.0)))
     at = next(i for i, line in enumerate(shown) if line.startswith("warning  cores"))
     assert shown[at + 1].strip().startswith("-> ")
-    assert len(shown) == 11
+    assert len(shown) == 12
 
 
 # -- the command -----------------------------------------------------------------------------------------------------

@@ -164,20 +164,20 @@ def test_an_operator_onnx_has_and_tvm_has_not_is_one_line():
 def test_an_unsupported_operator_is_found_in_the_users_file(tmp_path):
     """Every kind that TVM lacks, its first node: index, name and outputs as in the file, before it was simplified."""
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, (2, 4, 4))
-    ys = [helper.make_tensor_value_info(n, TensorProto.FLOAT, (2,)) for n in ("y", "z")]
+    ys = [helper.make_tensor_value_info(n, TensorProto.FLOAT, (2, 4, 4)) for n in ("y", "z")]
     nodes = [
         helper.make_node("Identity", ["x"], ["same"], name="dropped"),
         helper.make_node("Relu", ["same"], ["a"], name="first"),
-        helper.make_node("Det", ["a"], ["y"], name="the determinant"),
-        helper.make_node("Det", ["x"], ["z"], name="second"),
+        helper.make_node("RandomNormalLike", ["a"], ["y"], name="the noise"),
+        helper.make_node("RandomNormalLike", ["x"], ["z"], name="second"),
     ]
     model = helper.make_model(
         helper.make_graph(nodes, "g", [x], ys), opset_imports=[helper.make_opsetid("", 17)], ir_version=8
     )
-    path = tmp_path / "det.onnx"
+    path = tmp_path / "noise.onnx"
     onnx.save(model, str(path))
     text = message(path)
-    assert f"operator of {path}: Det at node 2 'the determinant' -> y;" in text
+    assert f"operator of {path}: RandomNormalLike at node 2 'the noise' -> y;" in text
     assert "second" not in text
     assert "onnx.utils.extract_model" in text
 

@@ -26,6 +26,7 @@ from tt_spec.roles import (
     Store,
     missing,
 )
+from tt_spec.serial import JsonObject
 
 from tt_core.compiler.peak import peak_flops
 from tt_core.compiler.quiet import quiet
@@ -152,7 +153,7 @@ def _scheduler(recipe: Pieces, only_heavy: bool, target: Target | None) -> Light
 # -- what a run and its plan open alike ------------------------------------------------------------------------------
 
 
-def check_target(target: Any) -> Target:
+def check_target(target: str | JsonObject | Target) -> Target:
     """The TVM target, if this machine can run it."""
     with quiet():
         resolved = resolve_target(target)
@@ -201,6 +202,7 @@ def prepared(request: Request, recipe: Recipe, target: Target, best: Callable[[T
         request.model,
         target=target,
         shapes=request.shapes,
+        fix=request.fix,
         tasks=request.tasks,
         skip=request.skip,
         only_heavy=request.only_heavy,

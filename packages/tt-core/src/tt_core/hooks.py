@@ -31,6 +31,25 @@ _ZOO = {
     "bert-tiny": "BERT of 2 layers and 128 channels, 128 tokens, deterministic random weights",
 }
 
+_REWRITES = {
+    "recurrent": "LSTM, GRU, RNN",
+    "integer": "ConvInteger, QLinearConv, QLinearMatMul, Q/DQ around products and convolutions, in int32",
+    "quantized": "onnxruntime's QLinearAdd and kin, QGemm, DynamicQuantizeMatMul and LSTM, MatMulNBits",
+    "fused": "onnxruntime's fused operators: FusedConv, FusedMatMul, QuickGelu, SkipLayerNormalization and kin",
+    "attention": "onnxruntime's Attention, MultiHeadAttention, GroupQueryAttention, RotaryEmbedding",
+    "signal": "DFT, STFT",
+    "standard": "Compress, CumProd, Det, LpNormalization, Col2Im, ConvTranspose with output_shape",
+    "control": "If with a known condition, Loop and Scan with a known trip count, sequences of known length",
+}
+
+
+@hookimpl
+def tt_rewrites() -> list[Entry]:
+    return [
+        Entry(name, f"tt_core.models.rewrites.{name}:operators", summary, requires="tt-core[onnx]")
+        for name, summary in _REWRITES.items()
+    ]
+
 
 @hookimpl
 def tt_models() -> list[Entry]:

@@ -6,7 +6,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from types import FrameType
 
 __all__ = ["interruptible"]
 
@@ -17,7 +17,7 @@ def interruptible() -> Iterator[Callable[[], str | None]]:
     and keeps its results; the second Ctrl-C ends it."""
     pressed = []
 
-    def on_signal(number: int, frame: Any) -> None:
+    def on_signal(number: int, frame: FrameType | None) -> None:
         if pressed:
             raise KeyboardInterrupt
         pressed.append(number)

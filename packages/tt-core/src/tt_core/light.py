@@ -17,7 +17,7 @@ __all__ = ["LightScheduler"]
 
 
 class LightScheduler:
-    """Any scheduler, with a cap on the trials of light tasks.
+    """A scheduler with a cap on the trials of light tasks.
 
     A task is light while the fewest tasks that hold `portion` of the model's latency do without it. Latencies are the
     best measured so far, so that a task whose share grows, because the others became faster, gets slots again. To the

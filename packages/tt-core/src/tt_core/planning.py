@@ -145,7 +145,7 @@ class Plan:
         return {**data, "planned": self.planned, "seconds": self.seconds}
 
 
-def plan(model: Any, *, plugins: Plugins | None = None, **asked: Unpack[Asked]) -> Plan:
+def plan(model: object, *, plugins: Plugins | None = None, **asked: Unpack[Asked]) -> Plan:
     """Plan what `tune` with these arguments would do. Measures and writes nothing, also no history.
 
     Args:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tt_spec import Plugins, Task
+from tt_spec.serial import JsonObject
 
 from tt_core.compiler.quiet import quiet
 from tt_core.compiler.target import resolve as resolve_target
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from tvm.target import Target
 
     from tt_core.compiler.lower import Lowered
-    from tt_core.models.model import Model
+    from tt_core.models.model import Fixed, Model
 
 __all__ = ["Prepared", "prepare"]
 
@@ -42,9 +43,9 @@ class Prepared:
 
 
 def prepare(
-    model: Any,
+    model: object,
     *,
-    target: Any = Request.target,
+    target: str | JsonObject | Target = Request.target,
     shapes: Mapping[str, Sequence[int]] | None = None,
     tasks: str | Sequence[str] = Request.tasks,
     skip: str | Sequence[str] = Request.skip,
@@ -52,10 +53,12 @@ def prepare(
     best: Callable[[Task], float] = lambda task: math.inf,
     space: str = "both",
     plugins: Plugins | None = None,
+    fix: Fixed | None = None,
 ) -> Prepared:
     """Import and lower a model, and pick tasks as `tt_core.selection.select` does.
 
-    `best` gives the seconds of a task's best program so far, inf where there is none.
+    `best` gives the seconds of a task's best program so far, inf where there is none; `fix` gives inputs of an ONNX
+    model values, by name.
     """
     require_tvm()
     use_all_cores()
@@ -65,8 +68,9 @@ def prepare(
     plugins = plugins or Plugins()
     with quiet():
         resolved = resolve_target(target)
-        loaded = load(model, shapes, plugins)
+        loaded = load(model, shapes, plugins, fix)
         lowered = lower(loaded.mod, resolved, plugins, space)
+        loaded = dataclasses.replace(loaded, notes=(*loaded.notes, *lowered.notes))
     known = {t.key: best(t) for t in lowered.tasks} if only_heavy else None
     chosen = select(lowered.tasks, tasks, skip, only_heavy, known)
     return Prepared(loaded, resolved, lowered, chosen)

@@ -109,7 +109,7 @@ def resolve(name: str, sets: Sequence[str] = (), plugins: Plugins | None = None)
     return recipe
 
 
-def _fits(role: str, piece: Any) -> None:
+def _fits(role: str, piece: object) -> None:
     if piece is not None and (lacking := missing(piece, PROTOCOLS[role])):
         raise PluginError(f"{whose(role, piece)} lacks {', '.join(lacking)}: see tt_spec.roles.{role.capitalize()}")
 
@@ -193,7 +193,7 @@ def _set(recipe: Recipe, text: str) -> None:
     recipe.pieces[role] = (chosen[0], {**chosen[1], option: _value(value.strip())})
 
 
-def _value(text: str) -> Any:
+def _value(text: str) -> object:
     try:
         return tomllib.loads(f"x = {text}")["x"]
     except (ValueError, RecursionError):

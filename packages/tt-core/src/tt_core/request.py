@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -14,6 +14,9 @@ from tt_core.errors import OptionError
 if TYPE_CHECKING:
     from tt_spec import Plugins
     from tt_spec.roles import Stopper
+    from tvm.target import Target
+
+    from tt_core.models.model import Fixed
 
 __all__ = ["Asked", "Request"]
 
@@ -23,7 +26,7 @@ MOST_MINUTES = 525_600
 class Asked(TypedDict, total=False):
     """The keywords of `tt_core.tune` and `tt_core.plan`: the fields of `Request` but for the model."""
 
-    target: Any
+    target: str | JsonObject | Target
     recipe: str
     sets: Sequence[str]
     minutes: float | None
@@ -32,6 +35,7 @@ class Asked(TypedDict, total=False):
     skip: str | Sequence[str]
     only_heavy: bool
     shapes: Mapping[str, Sequence[int]] | None
+    fix: Fixed | None
     history: str | Path | None
     out: str | Path | None
     seed: int
@@ -52,12 +56,13 @@ class Request:
         skip: The same, for tasks to leave out. They ship with their best program from the history, or untuned.
         only_heavy: Only the fewest tasks that hold 95 % of the model's latency.
         shapes: Fixed input shapes by name.
+        fix: Values of inputs by name, which are no inputs any more; of ONNX models.
         history: File that every measurement goes to and that a repeated run continues from; None: in memory.
         out: File for the tuned library; its sidecar is `out` + ".json".
         seed: Root of all randomness.
     """
 
-    model: Any
+    model: object
     target: Any = "native"
     recipe: str = "tt"
     sets: Sequence[str] = ()
@@ -66,7 +71,8 @@ class Request:
     tasks: str | Sequence[str] = "*"
     skip: str | Sequence[str] = ()
     only_heavy: bool = False
-    shapes: Mapping[str, Sequence[int]] | None = field(default=None)
+    shapes: Mapping[str, Sequence[int]] | None = None
+    fix: Fixed | None = None
     history: str | Path | None = "tt.db"
     out: str | Path | None = None
     seed: int = 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
@@ -88,11 +87,11 @@ class Result:
     causes: Causes = field(default_factory=Causes)
 
     @classmethod
-    def of(cls, data: Mapping[str, Any]) -> Result:
+    def of(cls, data: JsonObject) -> Result:
         """The result that `as_dict` described, of this version or another: fields that the data lacks have their
         defaults, those that this version does not know are left out."""
 
-        def built(kind: Any, found: Mapping[str, Any], **own: Any) -> Any:
+        def built(kind: type, found: JsonObject, **own: object) -> Any:
             known = {k: v for k, v in {**found, **own}.items() if k in {f.name for f in fields(kind)}}
             return kind(**{k: math.inf if v is None and k in ("best_s", "estimate_s") else v for k, v in known.items()})
 

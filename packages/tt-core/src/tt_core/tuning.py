@@ -43,13 +43,15 @@ from tt_core.result import LeftOut, Result, TaskResult
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from tvm.relax import VMExecutable as Executable
+
     from tt_core.deploy.shipping import Shipped, Winners
 
 __all__ = ["tune", "versions"]
 
 
 def tune(
-    model: Any,
+    model: object,
     *,
     log: bool = True,
     listeners: Sequence[Listener] = (),
@@ -67,7 +69,7 @@ def tune(
         halt: Asked after every measurement; a text ends the run with that reason.
         say: Told in one line what happens around the tuning.
         asked: The fields of `tt_core.request.Request`: target, recipe, sets, minutes, trials, tasks, skip, only_heavy,
-            shapes, history, out, seed.
+            shapes, fix, history, out, seed.
 
     Returns:
         The `Result`; `failure` is set if a piece or the store broke on the way, after writing the best so far.
@@ -178,7 +180,7 @@ class _Run:
     about: JsonObject
     made: Assembled
     others: list[Pipeline]
-    untuned: Any
+    untuned: Executable | None
     plugins: Plugins
 
     def keep(self, log: bool, say: Callable[[str], None], stack: ExitStack) -> None:

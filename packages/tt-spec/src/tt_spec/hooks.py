@@ -105,6 +105,11 @@ class Specs:
         return []
 
     @hookspec
+    def tt_rewrites(self) -> list[Entry]:
+        """Rewritings of ONNX operators before the import; `build()` returns functions by (domain, operator)."""
+        return []
+
+    @hookspec
     def tt_recipes(self) -> list[Entry]:
         """Named recipes; `build()` returns the recipe as a dict (the content of a TOML file)."""
         return []

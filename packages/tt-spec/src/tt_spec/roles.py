@@ -482,11 +482,12 @@ class SpaceBuilder(Protocol):
 class ModelFormat(Protocol):
     """Reads one kind of model file. Its entry under `tt_models` is called like the suffix: ".onnx"."""
 
-    def read(self, path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Any:
+    def read(self, path: Path, shapes: Mapping[str, tuple[int, ...]], plugins: Plugins | None = None) -> Any:
         """A `tt_core.models.Model`, or whatever `tt_core.models.load` takes.
 
         Args:
             shapes: Fixed shapes by input name, for dynamic dimensions.
+            plugins: For formats to which other plug-ins contribute.
 
         Raises `UserError` for a file that cannot be used.
         """
@@ -588,6 +589,7 @@ ROLES = (
     "store",
     "space",
     "model",
+    "rewrite",
     "recipe",
     "command",
 )

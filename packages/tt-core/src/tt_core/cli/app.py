@@ -60,6 +60,10 @@ ModelArgument = Annotated[
 ShapeOption = Annotated[
     list[str] | None, typer.Option("--shape", help="Fix an input's shape: name=1,3,320,320 (repeatable)")
 ]
+FixOption = Annotated[
+    list[str] | None,
+    typer.Option("--fix", help="A value for an input of an ONNX model, which becomes a constant: sr=16000"),
+]
 TargetOption = Annotated[str, typer.Option(help='"native", a TVM target string or JSON')]
 TasksOption = Annotated[
     list[str] | None,
@@ -95,6 +99,7 @@ def tune(
     model: ModelArgument,
     *,
     shape: ShapeOption = None,
+    fix: FixOption = None,
     target: TargetOption = Request.target,
     recipe: Annotated[str, typer.Option(help="Name (tt recipes) or TOML file")] = Request.recipe,
     trials: Annotated[int | None, typer.Option(help="Programs to measure in this run")] = None,
@@ -123,7 +128,7 @@ def tune(
     """Search faster programs for a model's operators, measure them here, and write the faster model."""
     asked: Asked = {"target": target, "recipe": recipe, "minutes": minutes, "trials": trials, "history": history}
     asked |= {"tasks": tasks or Request.tasks, "skip": skip or Request.skip, "only_heavy": only_heavy}
-    asked |= {"shapes": _shapes(shape or []), "out": out, "seed": seed}
+    asked |= {"shapes": _shapes(shape or []), "fix": _fixed(fix or []), "out": out, "seed": seed}
     asked |= {"sets": [*([f"space={space}"] if space else []), *(sets or [])]}
     if dry_run:
         _show_plan(model, asked, as_json)
@@ -177,6 +182,7 @@ def list_tasks(
     model: ModelArgument,
     *,
     shape: ShapeOption = None,
+    fix: FixOption = None,
     target: TargetOption = Request.target,
     tasks: TasksOption = None,
     skip: SkipOption = None,
@@ -191,6 +197,7 @@ def list_tasks(
         model,
         target=target,
         shapes=_shapes(shape or []),
+        fix=_fixed(fix or []),
         tasks=tasks or Request.tasks,
         skip=skip or Request.skip,
         space=space or "both",
@@ -381,6 +388,16 @@ def _command(plugins: Plugins, name: str) -> Callable[..., Any]:
             raise OptionError(f"command {name!r} of {plugins.find('command', name).distribution}: {why}")
 
         return unusable
+
+
+def _fixed(texts: list[str]) -> dict[str, str]:
+    found = {}
+    for text in texts:
+        name, _, value = text.rpartition("=")
+        if not name or not value:
+            raise ModelError(f"--fix needs NAME=VALUE, e.g. --fix sr=16000 or --fix size=1,64,64, got {text!r}")
+        found[name] = value
+    return found
 
 
 def _shapes(texts: list[str]) -> dict[str, tuple[int, ...]]:

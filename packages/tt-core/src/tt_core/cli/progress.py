@@ -28,7 +28,7 @@ class Shown(Listener):
     """A listener that shows a run."""
 
     def emit(self, event: str, **what: Any) -> None:
-        """Any event; only what is shown to programs says it."""
+        """Tell an event of whatever name; only what is shown to programs says it."""
 
 
 class _JsonLines(JsonLines, Shown):

@@ -38,7 +38,7 @@ class Reader(Listener):
         self._tell(self.listener.note, text)
 
     def emit(self, event: str, **what: Any) -> None:
-        """Any event, for programs."""
+        """Tell an event of whatever name, for programs."""
         self._tell(self.listener.emit, event, **what)
 
     def _tell(self, method: Callable[..., None], *args: Any, **what: Any) -> None:

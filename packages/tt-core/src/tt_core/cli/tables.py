@@ -6,12 +6,13 @@ import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from tt_spec import Task
+from tt_spec.serial import JsonObject
 
 from tt_core.cli.progress import latency
 from tt_core.errors import one_line
@@ -139,7 +140,7 @@ def show_result(result: Result, history: Path | str) -> None:
         print(f"{result.model}: {what} {latency(result.estimate_s)}; add --out FILE to write the library")
 
 
-def _piece(piece: dict[str, Any]) -> str:
+def _piece(piece: JsonObject) -> str:
     return f"{piece['piece']} " + " ".join(f"{k}={v}" for k, v in piece.items() if k != "piece")
 
 

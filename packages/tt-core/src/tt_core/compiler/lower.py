@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import re
 import zlib
@@ -21,12 +22,15 @@ from tvm import relax
 from tt_core.compiler import elementary
 from tt_core.compiler.fold import fold_constants
 from tt_core.compiler.primfunc import as_module, outputs
+from tt_core.compiler.steps import Steps
 from tt_core.errors import ModelError, OptionError, TargetError, summary
 
 if TYPE_CHECKING:
     from tvm.target import Target
 
 __all__ = ["Lowered", "lower", "payload", "unpack"]
+
+Legalizers = Mapping[str, Callable[..., relax.Expr]]
 
 _KINDS = (  # the first that a function's name contains
     "conv2d_transpose",
@@ -50,12 +54,14 @@ class Lowered:
         mod: Relax module whose "main" calls PrimFuncs.
         tasks: What can be tuned, heaviest first.
         functions: Names of the functions in `mod` that each task stands for, by task key.
+        notes: What was left out because TVM cannot do it, a line each.
     """
 
     mod: tvm.IRModule
     target: Target
     tasks: list[Task]
     functions: dict[str, list[str]]
+    notes: tuple[str, ...] = ()
 
 
 def lower(mod: tvm.IRModule, target: Target, plugins: Plugins | None = None, space: str = "both") -> Lowered:
@@ -69,11 +75,13 @@ def lower(mod: tvm.IRModule, target: Target, plugins: Plugins | None = None, spa
     if lacking := missing(builder, SpaceBuilder):
         raise OptionError(f"{whose('space', builder)} lacks {', '.join(lacking)}: see tt_spec.roles.SpaceBuilder")
     legalizers = elementary.legalizers(target) | builder.legalizers(target)
+    steps = Steps(mod)
     with target, tvm.transform.PassContext(opt_level=3):
         try:
-            mod = tvm.transform.Sequential(_passes(target, legalizers))(mod)
+            _prepare(steps, target, legalizers)
         except Exception as e:  # TVM raises several types
             raise ModelError(f"TVM cannot lower the model: {summary(e)}") from e
+    mod, notes = steps.mod, steps.notes
     text = str(target)
     calls = _calls(mod)
     functions: dict[str, list[str]] = {}
@@ -87,33 +95,48 @@ def lower(mod: tvm.IRModule, target: Target, plugins: Plugins | None = None, spa
         functions.setdefault(key, []).append(var.name_hint)
         modules.setdefault(key, single)
         names.setdefault(key, _task_name(var.name_hint))
-    taken: Counter[str] = Counter()
-    tasks = []
-    for key, single in modules.items():
-        name = names[key]
-        taken[name] += 1
-        if taken[name] > 1:
-            name = f"{name}_{taken[name]}"
-        try:
-            space_of = builder.open(single, target).space
-        except Exception as e:  # TVM raises several types
-            raise TargetError(f"operator {name} has no space on the target {target.kind.name}: {summary(e)}") from e
-        tasks.append(
-            Task(
-                key,
-                name,
-                _kind(names[key], single),
-                text,
-                (space_of,),
-                _flops(single),
-                float(sum(calls[f] for f in functions[key])),
-                payload(single, text, space),
-                _shapes(single),
-                _hash(_workload(single)),
+    found = _Found(modules, names, {key: float(sum(calls[f] for f in functions[key])) for key in modules})
+    tasks = found.tasks(builder, target, space, notes)
+    return Lowered(mod, target, tasks, functions, tuple(dict.fromkeys(notes)))
+
+
+@dataclass
+class _Found:
+    """Distinct functions of a model, by task key.
+
+    Args:
+        names: The task's name but for a number.
+        weights: How often the model calls it.
+    """
+
+    modules: dict[str, tvm.IRModule]
+    names: dict[str, str]
+    weights: dict[str, float]
+
+    def tasks(self, builder: SpaceBuilder, target: Target, space: str, notes: list[str]) -> list[Task]:
+        """Their tasks, heaviest first. One without a space stays untuned, as `notes` is told; an error if all are."""
+        taken: Counter[str] = Counter()
+        tasks: list[Task] = []
+        refused: TargetError | None = None
+        for key, single in self.modules.items():
+            name = self.names[key]
+            taken[name] += 1
+            if taken[name] > 1:
+                name = f"{name}_{taken[name]}"
+            try:
+                space_of = builder.open(single, target).space
+            except Exception as e:  # TVM raises several types
+                refused = TargetError(f"operator {name} has no space on the target {target.kind.name}: {summary(e)}")
+                notes.append(f"{refused}; it stays untuned")
+                continue
+            kind, flops, weight = _kind(self.names[key], single), _flops(single), self.weights[key]
+            data, workload = payload(single, str(target), space), _hash(_workload(single))
+            tasks.append(
+                Task(key, name, kind, str(target), (space_of,), flops, weight, data, _shapes(single), workload)
             )
-        )
-    tasks.sort(key=lambda t: (-t.flops * t.weight, t.name))
-    return Lowered(mod, target, tasks, functions)
+        if refused is not None and not tasks:
+            raise refused
+        return sorted(tasks, key=lambda t: (-t.flops * t.weight, t.name))
 
 
 def payload(mod: tvm.IRModule, target: str, space: str) -> bytes:
@@ -127,31 +150,52 @@ def unpack(data: bytes) -> tuple[tvm.IRModule, Target, str]:
     return tvm.ir.load_json(content["mod"]), tvm.target.Target(json.loads(content["target"])), content["space"]
 
 
-def _passes(target: Target, legalizers: Mapping[str, Callable[..., relax.Expr]]) -> list[tvm.transform.Pass]:
+def _prepare(steps: Steps, target: Target, legalizers: Legalizers) -> None:
     t = relax.transform
-    layout = []
+    steps.may("folding batch norms", t.FoldBatchnormToConv2D())
+    steps.may("folding constants", fold_constants)
+    steps.may("folding constants by TVM", t.FoldConstant())
+    steps.may("clips as operators", _clips_to_operators)
+    steps.must(t.DecomposeOpsForInference(), t.CanonicalizeBindings())
+    steps.may("folding constants by TVM", t.FoldConstant())
     if target.kind.name in ("llvm", "c"):
         weights = "OIHW" if "relax.nn.conv2d" in legalizers else "HWIO"
         wanted = {"relax.nn.conv2d": ["NHWC", weights], "relax.nn.conv2d_transpose": ["NCHW", "IOHW"]}
-        layout = [t.ConvertLayout(wanted), t.Normalize(), fold_constants]
-    return [
-        t.FoldBatchnormToConv2D(),
-        fold_constants,
-        t.FoldConstant(),
-        _clips_to_operators,
-        t.DecomposeOpsForInference(),
-        t.CanonicalizeBindings(),
-        t.FoldConstant(),
-        *layout,
-        relax.backend.DispatchSampling(),
-        relax.backend.DispatchSortScan(),
-        t.LegalizeOps(legalizers),
-        t.AnnotateTIROpPattern(),
-        t.FoldConstant(),
-        t.FuseOps(),
-        t.FuseTIR(),
-        t.DeadCodeElimination(),
-    ]
+        steps.may_each("the layout NHWC of convolutions", "relax.nn.conv2d", lambda kept: _layout(wanted, kept))
+    steps.must(relax.backend.DispatchSampling(), relax.backend.DispatchSortScan())
+    _legalize(steps, legalizers)
+    steps.may("patterns of operators", t.AnnotateTIROpPattern())
+    steps.may("folding constants by TVM", t.FoldConstant())
+    steps.may("fusion", t.FuseOps(), t.FuseTIR())
+    steps.must(t.DeadCodeElimination())
+
+
+def _layout(wanted: dict[str, list[str]], kept: Callable[[int], bool]) -> list[tvm.transform.Pass]:
+    """Convert the convolutions that `kept` names, by their number; the others keep their layout."""
+    count = itertools.count()
+
+    def layouts(call: relax.Call) -> dict[str, list[str]]:
+        if call.op.name != "relax.nn.conv2d":
+            return wanted
+        return wanted if kept(next(count)) else {**wanted, "relax.nn.conv2d": ["NCHW", "OIHW"]}
+
+    return [relax.transform.ConvertLayout(wanted, layouts), relax.transform.Normalize(), fold_constants]
+
+
+def _legalize(steps: Steps, legalizers: Legalizers) -> None:
+    """Operators as functions; a space's or tt's own way to write one is left out where it fails."""
+    try:
+        steps.must(relax.transform.LegalizeOps(legalizers))
+    except Exception:  # TVM raises several types; the second attempt tells what is wrong
+        own: dict[str, Callable[..., relax.Expr]] = {}
+        for name, legalizer in legalizers.items():
+            try:
+                relax.transform.LegalizeOps({**own, name: legalizer})(steps.mod)
+            except Exception as e:  # as above
+                steps.notes.append(f"tt's own form of {name} left out: {summary(e)}")
+            else:
+                own[name] = legalizer
+        steps.must(relax.transform.LegalizeOps(own))
 
 
 @tvm.transform.module_pass(opt_level=0, name="ClipsToOperators")

@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import psutil
@@ -67,7 +67,7 @@ class Facts:
     """
 
     version: Callable[[str], str | None] = installed
-    probe: Callable[[], Mapping[str, Any]] = dict
+    probe: Callable[[], JsonObject] = dict
     plugins: Callable[[], Plugins] = Plugins
     root: Path = Path("/")
     cores: int = 1
@@ -92,6 +92,7 @@ def examine(of: Facts) -> list[Check]:
         memory(*_contained(of.root, *of.memory), of.cores),
         disk(of.free),
         pieces(of.plugins, told),
+        rewrites(of.plugins),
         versions(of.distributions, of.version),
     ]
 
@@ -129,7 +130,7 @@ def tvm_pair(version: Callable[[str], str | None]) -> Check:
     return Check("tvm", "ok", found, facts=pair)
 
 
-def target(told: Mapping[str, Any], cores: int) -> Check:
+def target(told: JsonObject, cores: int) -> Check:
     of = told.get("target")
     if of is None or "error" in of:
         return _unknown("target", told, "TVM does not work here: install it again, see the check tvm")
@@ -142,7 +143,7 @@ def target(told: Mapping[str, Any], cores: int) -> Check:
     return Check("target", "ok", found, facts=of)
 
 
-def compiler(told: Mapping[str, Any]) -> Check:
+def compiler(told: JsonObject) -> Check:
     of = told.get("compiler")
     if of is None or "error" in of:
         return _unknown("compiler", told, "see the check target", "warning")
@@ -185,7 +186,7 @@ def governor(found: Sequence[str]) -> Check:
     )
 
 
-def noise(told: Mapping[str, Any], cores: int, load: float | None, governors: Sequence[str]) -> Check:
+def noise(told: JsonObject, cores: int, load: float | None, governors: Sequence[str]) -> Check:
     """A kernel timed for 2 s: the spread says how large a difference between two programs must be to be seen."""
     of = told.get("noise")
     if of is None or "error" in of:
@@ -244,7 +245,7 @@ def disk(free: Mapping[str, float | None]) -> Check:
     return Check("disk", "ok", found, facts=of)
 
 
-def pieces(load: Callable[[], Plugins], told: Mapping[str, Any]) -> Check:
+def pieces(load: Callable[[], Plugins], told: JsonObject) -> Check:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -266,6 +267,18 @@ def pieces(load: Callable[[], Plugins], told: Mapping[str, Any]) -> Check:
     return Check("plugins", "ok", found, facts=of)
 
 
+def rewrites(load: Callable[[], Plugins]) -> Check:
+    """Families of ONNX operators that are rewritten before TVM imports a model."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            names = load().names("rewrite")
+    except PluginError:
+        names = []
+    found = f"ONNX operators are rewritten of the families {', '.join(names)}" if names else "no ONNX operator is"
+    return Check("rewrites", "ok", found, facts={"rewrites": names})
+
+
 def versions(distributions: Sequence[str], version: Callable[[str], str | None]) -> Check:
     """The given distributions and what they require."""
     needs = {d: wants(d) for d in distributions}
@@ -281,9 +294,7 @@ def versions(distributions: Sequence[str], version: Callable[[str], str | None])
 _OPTIONAL = ("onnx", "onnxruntime", "onnxslim", "xgboost", "torch", "scikit-learn")
 
 
-def _unknown(
-    name: str, told: Mapping[str, Any], advice: str, status: Literal["warning", "failure"] = "failure"
-) -> Check:
+def _unknown(name: str, told: JsonObject, advice: str, status: Literal["warning", "failure"] = "failure") -> Check:
     """The findings that the probe lacks: because it was not started, ended early, or met an error."""
     if not told:
         return Check(name, "warning", "not looked at: TVM must not be loaded", "fix the check tvm first")

@@ -152,7 +152,7 @@ def folder(history: str | Path | None) -> Path | None:
     return path.with_suffix(".runs") if path.name else None
 
 
-def strict(x: Any) -> Any:
+def strict(x: object) -> object:
     """The value `x` as JSON can say it: numpy's numbers as numbers, arrays, tuples and sets as lists, infinities and
     NaN as null, anything else as its text."""
     if x is None or isinstance(x, bool | int | str):

@@ -170,7 +170,7 @@ def _batch(e: JsonObject, results: Sequence[Measurement]) -> Batch:
     return Batch(b["id"], _rows(b["codes"]), tuple(b["origin"]), predicted, _rows(refused), e["info"])
 
 
-def _rows(rows: Sequence[Any]) -> np.ndarray:
+def _rows(rows: Sequence[Sequence[int]]) -> np.ndarray:
     return np.array([*rows], dtype=np.int64).reshape(len(rows), -1) if rows else np.zeros((0, 0), dtype=np.int64)
 
 

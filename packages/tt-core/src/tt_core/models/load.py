@@ -11,12 +11,17 @@ from typing import Any
 from tt_spec import PluginError, Plugins, nearest
 
 from tt_core.errors import ModelError
-from tt_core.models.model import Model
+from tt_core.models.model import Fixed, Model
 
 __all__ = ["load"]
 
 
-def load(source: Any, shapes: Mapping[str, Sequence[int]] | None = None, plugins: Plugins | None = None) -> Model:
+def load(
+    source: Any,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    plugins: Plugins | None = None,
+    fix: Fixed | None = None,
+) -> Model:
     """Import a model.
 
     Args:
@@ -24,11 +29,16 @@ def load(source: Any, shapes: Mapping[str, Sequence[int]] | None = None, plugins
             batch of 8; "op:conv2d:1,64,56,64,3,1,1" or "op:C2D:1"; an `onnx.ModelProto`, a
             `torch.export.ExportedProgram`, a TIR `PrimFunc`, or a Relax `IRModule` with constants bound.
         shapes: Fixed shapes by input name, for dynamic dimensions.
+        fix: Values by input name, as numbers, arrays or text ("16000", "1,2"): such an input becomes a constant. Of
+            ONNX models only.
 
     Raises:
         ModelError: With what came and what to do.
     """
     fixed = {name: tuple(int(d) for d in shape) for name, shape in (shapes or {}).items()}
+    plugins = plugins or Plugins()
+    if fix:
+        return _with_fixed(source, fixed, plugins, fix)
     if isinstance(source, str) and source.startswith("op:"):
         from tt_core.models import ops
 
@@ -36,12 +46,23 @@ def load(source: Any, shapes: Mapping[str, Sequence[int]] | None = None, plugins
             raise ModelError(f"{source} has its shape in its name: omit --shape")
         return ops.build(source)
     if isinstance(source, str | Path):
-        plugins = plugins or Plugins()
         name, at, batch = str(source).partition("@")
         if name in plugins.names("model") and name not in _formats(plugins):
             return _from_zoo(name, batch if at else None, fixed, plugins)
         return _from_file(Path(source), fixed, plugins)
-    return _from_object(source, fixed)
+    return _from_object(source, fixed, plugins)
+
+
+def _with_fixed(source: Any, shapes: dict[str, tuple[int, ...]], plugins: Plugins, fix: Fixed) -> Model:
+    """An ONNX model, some of its inputs made constants."""
+    from tt_core.models.sources import onnx_model
+
+    if isinstance(source, str | Path):
+        if Path(source).suffix.lower() == ".onnx" and Path(source).is_file():
+            return onnx_model.OnnxFormat().read(Path(source), shapes, plugins, fix)
+    elif any(f"{t.__module__.split('.')[0]}.{t.__name__}" == "onnx.ModelProto" for t in type(source).__mro__):
+        return onnx_model.convert(source, source.graph.name or "model", shapes, plugins=plugins, fix=fix)
+    raise ModelError(f"--fix {next(iter(fix))}: only an input of an ONNX model can be given a value, {source} is none")
 
 
 def _from_zoo(name: str, batch: str | None, shapes: dict[str, tuple[int, ...]], plugins: Plugins) -> Model:
@@ -67,7 +88,7 @@ def _from_file(path: Path, shapes: dict[str, tuple[int, ...]], plugins: Plugins)
         raise ModelError(f"{path} is not a regular file: a model is read from one")
     suffix = path.suffix.lower() or ".onnx"
     if suffix in plugins.names("model"):
-        found = _built(suffix, plugins).read(path, shapes)
+        found = _built(suffix, plugins).read(path, shapes, plugins)
         return found if isinstance(found, Model) else replace(load(found, shapes, plugins), name=path.stem)
     formats = [f"{name} ({plugins.find('model', name).entry.summary})" for name in _formats(plugins)]
     hint = ""
@@ -88,12 +109,12 @@ def _built(name: str, plugins: Plugins, **options: Any) -> Any:
         raise ModelError(str(e)) from e
 
 
-def _from_object(source: Any, shapes: dict[str, tuple[int, ...]]) -> Model:
+def _from_object(source: Any, shapes: dict[str, tuple[int, ...]], plugins: Plugins) -> Model:
     kinds = {f"{t.__module__.split('.')[0]}.{t.__name__}" for t in type(source).__mro__}
     if "onnx.ModelProto" in kinds:
         from tt_core.models.sources import onnx_model
 
-        return onnx_model.convert(source, source.graph.name or "model", shapes)
+        return onnx_model.convert(source, source.graph.name or "model", shapes, plugins=plugins)
     if "torch.ExportedProgram" in kinds:
         from tt_core.models.sources import exported_program
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,11 +13,17 @@ from tt_core.compiler.arrays import INTEGERS_BELOW
 if TYPE_CHECKING:
     import tvm
 
-__all__ = ["FLOAT16_NOTE", "Arrays", "Input", "Model", "Peer"]
+__all__ = ["FLOAT16_NOTE", "Arrays", "Fixed", "Input", "Model", "Peer", "Value"]
 
 FLOAT16_NOTE = "{} holds float16: computed in float32, its inputs and outputs stay float16"
 
 Arrays = dict[str, np.ndarray]
+
+Value = bool | float | str | Sequence[float] | np.ndarray
+"""An input's value, as a number, numbers, an array or text ("16000", "1,2")."""
+
+Fixed = Mapping[str, Value]
+"""Values by input name."""
 
 
 @dataclass(frozen=True)

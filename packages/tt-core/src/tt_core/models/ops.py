@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import psutil
@@ -12,6 +13,9 @@ from tt_spec import nearest
 
 from tt_core.errors import ModelError
 from tt_core.models.model import Input, Model
+
+if TYPE_CHECKING:
+    from tvm import relax, te
 
 __all__ = ["FORMS", "build"]
 
@@ -43,7 +47,7 @@ def build(text: str) -> Model:
     rng = np.random.default_rng(0)
     from tvm import relax
 
-    def weight(*shape: int) -> Any:
+    def weight(*shape: int) -> relax.Expr:
         scale = 1.0 / np.sqrt(max(1, int(np.prod(shape[1:]))))
         return relax.const((rng.standard_normal(shape) * scale).astype("float32"))
 
@@ -99,14 +103,14 @@ def _check_size(text: str, *shapes: tuple[int, ...]) -> None:
             raise ModelError(f"{text}: an operand of {' x '.join(map(str, shape))} is too large for this machine")
 
 
-def _table() -> dict[str, Any]:
+def _table() -> dict[str, tuple[Callable[..., list[te.Tensor]], Sequence[tuple[int, ...]]]]:
     """Name to (function of TVM's tensor expressions, its shapes)."""
     from tvm.s_tir.meta_schedule.testing.te_workload import CONFIGS
 
     return {k: v for k, v in CONFIGS.items() if k not in _BROKEN}
 
 
-def _from_table(text: str, table: dict[str, Any]) -> Model:
+def _from_table(text: str, table: dict[str, tuple[Callable[..., list[te.Tensor]], Sequence[tuple[int, ...]]]]) -> Model:
     from tvm import te
 
     from tt_core.models.sources.tvm_module import operator
@@ -121,7 +125,7 @@ def _from_table(text: str, table: dict[str, Any]) -> Model:
     return replace(operator(func, make.__name__), name="-".join([kind, *rest]))
 
 
-def _one(name: str, shapes: dict[str, tuple[int, ...]], make: Any) -> Model:
+def _one(name: str, shapes: dict[str, tuple[int, ...]], make: Callable[..., relax.Expr]) -> Model:
     from tvm import relax
 
     builder = relax.BlockBuilder()

@@ -9,16 +9,24 @@ import functools
 import logging
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
+from tt_spec import Plugins
 
 from tt_core.errors import ModelError, summary
 from tt_core.models.model import FLOAT16_NOTE, Input, Model, Peer
 from tt_core.models.sources import shapes as shape_options
+
+if TYPE_CHECKING:
+    import tvm
+    from torch import Tensor
+    from torch.export import ExportedProgram
+    from torch.fx import Node
 
 __all__ = ["ExportedProgramFormat", "convert"]
 
@@ -30,7 +38,7 @@ _ADVICE = "; replace it in the model, or export to ONNX (torch.onnx.export) and 
 class ExportedProgramFormat:
     """PyTorch exported programs, `.pt2`."""
 
-    def read(self, path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Model:
+    def read(self, path: Path, shapes: Mapping[str, tuple[int, ...]], plugins: Plugins | None = None) -> Model:
         """The model of a `.pt2` file."""
         torch = _torch()
         try:
@@ -44,7 +52,7 @@ class ExportedProgramFormat:
         return convert(program, path.stem, shapes, str(path))
 
 
-def convert(program: Any, name: str, shapes: Shapes, source: str | None = None) -> Model:
+def convert(program: ExportedProgram, name: str, shapes: Shapes, source: str | None = None) -> Model:
     """The model of a `torch.export.ExportedProgram`; `source` is what errors call it."""
     source = source or name
     torch = _torch()
@@ -71,7 +79,7 @@ def convert(program: Any, name: str, shapes: Shapes, source: str | None = None) 
     return Model(name, found.mod, named, tuple(outputs), peer, notes)
 
 
-def _names(torch: Any, program: Any, source: str) -> tuple[list[str], list[str]]:
+def _names(torch: ModuleType, program: ExportedProgram, source: str) -> tuple[list[str], list[str]]:
     """Names of inputs and outputs; every input must be a tensor."""
     tensor = torch.export.graph_signature.TensorArgument
     signature = program.graph_signature
@@ -85,7 +93,7 @@ def _names(torch: Any, program: Any, source: str) -> tuple[list[str], list[str]]
     return [s.arg.name for s in inputs], [n if names.count(n) == 1 else f"{n}_{i}" for i, n in enumerate(names)]
 
 
-def _to_relax(torch: Any, program: Any, source: str) -> Any:
+def _to_relax(torch: ModuleType, program: ExportedProgram, source: str) -> tvm.IRModule:
     from tvm.relax.frontend.torch import from_exported_program
 
     try:
@@ -103,7 +111,7 @@ def _to_relax(torch: Any, program: Any, source: str) -> Any:
         raise ModelError(f"TVM cannot import {source}{where}: {summary(e)}{'' if node is None else _ADVICE}") from e
 
 
-def _place(node: Any, nodes: Sequence[Any]) -> str:
+def _place(node: Node, nodes: Sequence[Node]) -> str:
     """`node 17 (aten.svd.default) -> svd, line 12 of model.py`."""
     number = next((str(i) for i, n in enumerate(nodes) if n.name == node.name), "?")
     lines = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
@@ -111,7 +119,7 @@ def _place(node: Any, nodes: Sequence[Any]) -> str:
     return f"node {number} ({node.target}) -> {node.name}{written}"
 
 
-def _node_in_hand(torch: Any, e: BaseException) -> Any:
+def _node_in_hand(torch: ModuleType, e: BaseException) -> Node | None:
     """The node that TVM's importer was at when it raised: a local variable of its loop over the nodes."""
     trace, found = e.__traceback__, None
     while trace is not None:
@@ -122,14 +130,16 @@ def _node_in_hand(torch: Any, e: BaseException) -> Any:
     return found
 
 
-def _holds_half(torch: Any, program: Any) -> bool:
+def _holds_half(torch: ModuleType, program: ExportedProgram) -> bool:
     tensors = [*program.state_dict.values(), *program.constants.values()]
     if any(getattr(t, "dtype", None) is torch.float16 for t in tensors):
         return True
     return any(getattr(n.meta.get("val"), "dtype", None) is torch.float16 for n in program.graph.nodes)
 
 
-def _in_float32(torch: Any, program: Any, inputs: list[str], shapes: Shapes, source: str) -> Any:
+def _in_float32(
+    torch: ModuleType, program: ExportedProgram, inputs: list[str], shapes: Shapes, source: str
+) -> ExportedProgram:
     """The program exported again, in float32 but for its inputs and outputs, under fixed shapes."""
     shape_options.known(shapes, inputs)
     values = {n.name: n.meta["val"] for n in program.graph.nodes if n.op == "placeholder" and "val" in n.meta}
@@ -155,7 +165,7 @@ def _in_float32(torch: Any, program: Any, inputs: list[str], shapes: Shapes, sou
             super().__init__()
             self.inner = inner
 
-        def forward(self, *tensors: Any) -> Any:
+        def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
             wide = [t.float() if t.dtype is torch.float16 else t for t in tensors]
             args, kwargs = torch.utils._pytree.tree_unflatten(wide, spec)
             return tuple(
@@ -174,7 +184,7 @@ def _in_float32(torch: Any, program: Any, inputs: list[str], shapes: Shapes, sou
         raise ModelError(f"PyTorch cannot export {source} in float32: {summary(e)}") from e
 
 
-def _run(program: Any, names: list[str], inputs: dict[str, np.ndarray]) -> list[list[np.ndarray]]:
+def _run(program: ExportedProgram, names: list[str], inputs: dict[str, np.ndarray]) -> list[list[np.ndarray]]:
     torch = _torch()
     with _silent(), torch.no_grad():
         tensors = [torch.from_numpy(np.ascontiguousarray(inputs[n])) for n in names]
@@ -185,7 +195,7 @@ def _run(program: Any, names: list[str], inputs: dict[str, np.ndarray]) -> list[
 
 
 @contextmanager
-def _silent() -> Any:
+def _silent() -> Iterator[None]:
     """PyTorch reports a damaged file by tracebacks in its log, and its own future by warnings."""
     log = logging.getLogger("torch")
     before = log.level
@@ -198,7 +208,7 @@ def _silent() -> Any:
         log.setLevel(before)
 
 
-def _torch() -> Any:
+def _torch() -> ModuleType:
     try:
         import torch
         import torch.export

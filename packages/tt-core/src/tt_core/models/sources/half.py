@@ -6,10 +6,19 @@ CPUs without float16 units emulate each operation; float32 is faster there and n
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
-from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, helper, numpy_helper
+from onnx import (
+    AttributeProto,
+    FunctionProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    ValueInfoProto,
+    helper,
+    numpy_helper,
+)
 
 __all__ = ["present", "to_float32"]
 
@@ -57,7 +66,7 @@ def to_float32(model: ModelProto) -> ModelProto:
     return copy
 
 
-def _cast_input(graph: GraphProto, name: str) -> Any:
+def _cast_input(graph: GraphProto, name: str) -> NodeProto:
     wide = f"{name}_float32"
     for inner in _with_subgraphs(graph):
         for node in inner.node:
@@ -65,7 +74,7 @@ def _cast_input(graph: GraphProto, name: str) -> Any:
     return helper.make_node("Cast", [name], [wide], name=f"{name}_to_float32", to=FLOAT)
 
 
-def _cast_output(graph: GraphProto, name: str) -> Any:
+def _cast_output(graph: GraphProto, name: str) -> NodeProto:
     wide = f"{name}_float32"
     for inner in _with_subgraphs(graph):
         for node in inner.node:
@@ -74,7 +83,7 @@ def _cast_output(graph: GraphProto, name: str) -> Any:
     return helper.make_node("Cast", [wide], [name], name=f"{name}_to_float16", to=HALF)
 
 
-def _is_half(value: Any) -> bool:
+def _is_half(value: ValueInfoProto) -> bool:
     return value.type.tensor_type.elem_type == HALF
 
 
@@ -82,27 +91,28 @@ def _is_half_type(attribute: AttributeProto) -> bool:
     return attribute.name in _TYPE_ATTRIBUTES and attribute.type == AttributeProto.INT and attribute.i == HALF
 
 
-def _graphs(model: ModelProto) -> Iterator[Any]:
+def _graphs(model: ModelProto) -> Iterator[GraphProto | FunctionProto]:
     """Everything that holds nodes: the graph, its subgraphs, local functions."""
     yield from _with_subgraphs(model.graph)
     for function in model.functions:
         yield from _with_subgraphs(function)
 
 
-def _with_subgraphs(graph: Any) -> Iterator[Any]:
+def _with_subgraphs(graph: GraphProto | FunctionProto) -> Iterator[GraphProto | FunctionProto]:
     yield graph
     for attribute in _attributes(graph):
         for inner in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
             yield from _with_subgraphs(inner)
 
 
-def _attributes(graph: Any) -> Iterator[AttributeProto]:
+def _attributes(graph: GraphProto | FunctionProto) -> Iterator[AttributeProto]:
     for node in graph.node:
         yield from node.attribute
 
 
-def _tensors(graph: Any) -> Iterator[TensorProto]:
-    yield from getattr(graph, "initializer", [])
+def _tensors(graph: GraphProto | FunctionProto) -> Iterator[TensorProto]:
+    if isinstance(graph, GraphProto):
+        yield from graph.initializer
     for attribute in _attributes(graph):
         if attribute.HasField("t"):
             yield attribute.t

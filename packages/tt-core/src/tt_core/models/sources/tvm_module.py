@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 import tvm
 from tvm import relax
@@ -95,7 +94,7 @@ def _bind(mod: tvm.IRModule, main: relax.Function, name: str, shapes: Shapes) ->
     shape_options.known(shapes, [str(p.name) for p in main.params])
     dims: dict[str, list[int | str]] = {}
     fixed: Shapes = {}
-    numbers: dict[Any, int] = {}
+    numbers: dict[tvm.tirx.Var, int] = {}
     for p in main.params:
         input_name, own = str(p.name), getattr(getattr(p.ty, "shape", None), "values", None)
         if not isinstance(p.ty, relax.TensorType) or own is None:
@@ -115,7 +114,7 @@ def _bind(mod: tvm.IRModule, main: relax.Function, name: str, shapes: Shapes) ->
     return bound
 
 
-def _in_range(main: relax.Function, numbers: dict[Any, int]) -> None:
+def _in_range(main: relax.Function, numbers: dict[tvm.tirx.Var, int]) -> None:
     """The bounds of dynamic dimensions, which PyTorch states and TVM keeps as attributes."""
     attributes = dict(main.attrs or {})
     lower, upper = (dict(attributes.get(f"tir_var_{side}_bound", {})) for side in ("lower", "upper"))
@@ -130,11 +129,11 @@ def _output_names(main: relax.Function) -> list[str]:
     return ["output"] if n == 1 and not _is_tuple(main.ret_ty) else [f"output_{i}" for i in range(n)]
 
 
-def _is_tuple(ty: Any) -> bool:
+def _is_tuple(ty: tvm.ir.Type) -> bool:
     return getattr(ty, "fields", None) is not None
 
 
-def _leaves(ty: Any) -> int:
+def _leaves(ty: tvm.ir.Type) -> int:
     return sum(_leaves(f) for f in ty.fields) if _is_tuple(ty) else 1
 
 

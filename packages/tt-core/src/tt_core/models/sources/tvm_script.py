@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import tvm
+from tt_spec import Plugins
 from tvm import relax
 
 from tt_core.errors import ModelError, summary
@@ -31,7 +32,7 @@ _RULE = (
 class TvmScriptFormat:
     """TVMScript files, `.py`."""
 
-    def read(self, path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Model:
+    def read(self, path: Path, shapes: Mapping[str, tuple[int, ...]], plugins: Plugins | None = None) -> Model:
         """The model of a TVMScript file. Raises `ModelError` that names the line."""
         try:
             text = path.read_text(encoding="utf-8")
@@ -51,7 +52,7 @@ class TvmScriptFormat:
         return tvm_module.convert(found, name, shapes)
 
 
-def _split(tree: ast.Module, path: Path) -> tuple[ast.ClassDef | ast.FunctionDef, Any]:
+def _split(tree: ast.Module, path: Path) -> tuple[ast.ClassDef | ast.FunctionDef, ast.expr | None]:
     """The file's only definition, and the constants that the printer put before it."""
     definitions, metadata = [], None
     for node in tree.body:
@@ -96,7 +97,9 @@ def _calls(node: ast.stmt, name: str) -> bool:
     )
 
 
-def _parse(text: str, tree: ast.Module, definition: Any, metadata: Any, path: Path) -> Any:
+def _parse(
+    text: str, tree: ast.Module, definition: ast.ClassDef | ast.FunctionDef, metadata: ast.expr | None, path: Path
+) -> Any:
     lines = text.splitlines()
     for node in tree.body:  # blank, so that the parser's line numbers stay those of the file
         if node is not definition and not _calls(node, "TypeVar"):

@@ -66,7 +66,7 @@ class Graph:
         return Value(name, x.width)
 
     def op(self, kind: str, *inputs: Value, width: int | None = None, **attributes: Any) -> Value:
-        """Any one-output ONNX operator; the result is as wide as the first input unless `width` says so."""
+        """An ONNX operator of one output; the result is as wide as the first input unless `width` says so."""
         from onnx import helper
 
         name = f"{kind}_{len(self.nodes)}"
@@ -101,7 +101,7 @@ class Graph:
             w -= w.mean(axes, keepdims=True)
         return self.constant(w, name=name)
 
-    def _drawn(self, shape: Sequence[int], std: float) -> Any:
+    def _drawn(self, shape: Sequence[int], std: float) -> np.ndarray:
         w = self.rng.standard_normal(shape, dtype="float32")
         w *= std
         return w

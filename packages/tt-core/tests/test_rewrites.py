@@ -1,0 +1,301 @@
+"""Rewritten operators compute what onnxruntime computes, and a model without any is not touched."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+from tt_core import models, target
+from tt_core.compiler.lower import lower
+from tt_core.deploy.library import compile_library
+from tt_core.errors import ModelError
+from tt_core_fakes import with_space
+from tvm import relax
+
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+
+CPU = {"kind": "llvm", "mcpu": "skylake", "num-cores": 2}
+PLUGINS = with_space()
+FLOAT, INT8, UINT8, INT64 = TensorProto.FLOAT, TensorProto.INT8, TensorProto.UINT8, TensorProto.INT64
+RNG = np.random.default_rng(0)
+
+
+def model(nodes, inputs, outputs, weights, opset=17):
+    """An ONNX model; inputs are (name, type, shape), outputs (name, type, rank)."""
+    graph = helper.make_graph(
+        nodes,
+        "test",
+        [helper.make_tensor_value_info(*i) for i in inputs],
+        [helper.make_tensor_value_info(n, t, [f"{n}{d}" for d in range(rank)]) for n, t, rank in outputs],
+        [numpy_helper.from_array(np.asarray(a), n) for n, a in weights.items()],
+    )
+    domains = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=domains, ir_version=8)
+
+
+def computed(source, inputs, **options):
+    """What tt compiles and what onnxruntime computes, output by output."""
+    found = models.load(source, plugins=PLUGINS, **options)
+    library = compile_library(lower(found.mod, target.resolve("native"), PLUGINS, "fake"), {}, PLUGINS)
+    vm = relax.VirtualMachine(library, tvm.cpu())
+    out = vm["main"](*(tvm.runtime.tensor(inputs[i.name]) for i in found.inputs))
+    got = [out.numpy()] if hasattr(out, "numpy") else [o.numpy() for o in out]
+    return list(zip(got, found.peer.run({i.name: inputs[i.name] for i in found.inputs})[-1], strict=True))
+
+
+def normal(*shape):
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def recurrent(op, gates, *, direction="forward", states=1, lens=None, layout=0, peep=False, bias=True, **attributes):
+    steps, batch, size, hidden, d = 4, 2, 3, 5, 2 if direction == "bidirectional" else 1
+    weights = {"W": normal(d, gates * hidden, size), "R": normal(d, gates * hidden, hidden)}
+    names = ["X", "W", "R", "", "", "", ""]
+    if bias:
+        weights["B"], names[3] = normal(d, 2 * gates * hidden), "B"
+    if lens is not None:
+        weights["L"], names[4] = np.array(lens, np.int32), "L"
+    shape = (steps, batch, size) if not layout else (batch, steps, size)
+    inputs = [("X", FLOAT, shape)]
+    for i in range(states):
+        names[5 + i] = f"S{i}"
+        inputs.append((f"S{i}", FLOAT, (d, batch, hidden) if not layout else (batch, d, hidden)))
+    if peep:
+        weights["P"] = normal(d, 3 * hidden)
+        names.append("P")
+    while not names[-1]:
+        names.pop()
+    outs = ["Y", "Y_h", "Y_c"][: 3 if op == "LSTM" else 2]
+    node = helper.make_node(op, names, outs, hidden_size=hidden, direction=direction, layout=layout, **attributes)
+    ranks = [("Y", FLOAT, 4), ("Y_h", FLOAT, 3), ("Y_c", FLOAT, 3)]
+    return model([node], inputs, ranks[: len(outs)], weights), {n: normal(*s) for n, _, s in inputs}
+
+
+CELLS = {
+    "lstm": ("LSTM", 4, {"states": 2}),
+    "lstm reverse, no bias": ("LSTM", 4, {"direction": "reverse", "states": 0, "bias": False}),
+    "lstm both, peepholes": ("LSTM", 4, {"direction": "bidirectional", "states": 2, "peep": True}),
+    "lstm lengths": ("LSTM", 4, {"lens": [2, 4], "direction": "bidirectional"}),
+    "lstm clip": ("LSTM", 4, {"clip": 0.5}),
+    "lstm activations": ("LSTM", 4, {"activations": ["HardSigmoid", "Softsign", "Relu"]}),
+    "gru": ("GRU", 3, {}),
+    "gru reset after": ("GRU", 3, {"linear_before_reset": 1, "direction": "bidirectional"}),
+    "gru lengths": ("GRU", 3, {"lens": [1, 3], "direction": "reverse"}),
+    "rnn": ("RNN", 1, {"direction": "bidirectional"}),
+    "rnn leaky": ("RNN", 1, {"activations": ["LeakyRelu"], "activation_alpha": [0.3]}),
+    "rnn affine": ("RNN", 1, {"activations": ["Affine"], "activation_alpha": [0.3], "activation_beta": [0.1]}),
+}
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_a_recurrent_operator_computes_what_onnxruntime_does(name):
+    op, gates, options = CELLS[name]
+    source, inputs = recurrent(op, gates, **options)
+    for got, want in computed(source, inputs):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=2e-6)
+
+
+def test_the_steps_of_an_lstm_share_their_functions():
+    source, _ = recurrent("LSTM", 4, states=2)
+    found = models.load(source, plugins=PLUGINS)
+    tasks = lower(found.mod, target.resolve(CPU), PLUGINS, "fake").tasks
+    assert max(t.weight for t in tasks if t.op == "matmul") >= 3
+    assert sum(t.op == "matmul" for t in tasks) <= 3
+
+
+def quantised(op, names, weights, out=UINT8, rank=2, domain="", inputs=(("x", UINT8, (4, 6)),), **attributes):
+    return model([helper.make_node(op, names, ["y"], domain=domain, **attributes)], inputs, [("y", out, rank)], weights)
+
+
+SCALES = {"xs": np.float32(0.1), "xz": np.uint8(7), "ys": np.float32(0.3), "yz": np.uint8(9)}
+INTEGERS = {
+    "ConvInteger": lambda: quantised(
+        "ConvInteger",
+        ["x", "w", "xz", "wz"],
+        {"w": ints(4, 3, 3, 3), **SCALES, "wz": np.int8(3)},
+        TensorProto.INT32,
+        4,
+        inputs=(("x", UINT8, (1, 3, 8, 8)),),
+        pads=[1, 1, 1, 1],
+    ),
+    "QLinearConv": lambda: quantised(
+        "QLinearConv",
+        ["x", "xs", "xz", "w", "ws", "wz", "ys", "yz", "b"],
+        {
+            **SCALES,
+            "w": ints(4, 3, 3, 3) // 2,
+            "ws": np.abs(normal(4)) / 100,
+            "wz": np.zeros(4, np.int8),
+            "b": np.arange(4, dtype=np.int32) * 100,
+        },
+        UINT8,
+        4,
+        inputs=(("x", UINT8, (1, 3, 8, 8)),),
+        pads=[1, 1, 1, 1],
+    ),
+    "QLinearMatMul": lambda: quantised(
+        "QLinearMatMul",
+        ["x", "xs", "xz", "w", "ws", "wz", "ys", "yz"],
+        {**SCALES, "w": ints(6, 5) // 2, "ws": np.float32(0.02), "wz": np.int8(-2)},
+    ),
+    "QLinearAdd": lambda: quantised(
+        "QLinearAdd",
+        ["x", "xs", "xz", "w", "ws", "wz", "ys", "yz"],
+        {**SCALES, "w": (ints(6).astype(int) + 128).astype(np.uint8), "ws": np.float32(0.02), "wz": np.uint8(5)},
+        domain="com.microsoft",
+    ),
+}
+
+
+def ints(*shape):
+    return RNG.integers(-128, 128, shape).astype(np.int8)
+
+
+@pytest.mark.parametrize("op", INTEGERS)
+def test_an_integer_operator_is_exact(op):
+    source = INTEGERS[op]()
+    shape = [d.dim_value for d in source.graph.input[0].type.tensor_type.shape.dim]
+    for got, want in computed(source, {"x": RNG.integers(0, 256, shape).astype(np.uint8)}):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_a_product_behind_dequantised_operands_is_computed_in_integers():
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "xs", "xz"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "xs", "xz"], ["d"]),
+        helper.make_node("DequantizeLinear", ["w", "ws"], ["f"], axis=1),
+        helper.make_node("MatMul", ["d", "f"], ["y"]),
+    ]
+    weights = {**SCALES, "w": ints(6, 5), "ws": np.abs(normal(5))}
+    source = model(nodes, [("x", FLOAT, (4, 6))], [("y", FLOAT, 2)], weights)
+    assert 'dtype="int32"' in models.load(source, plugins=PLUGINS).mod["main"].script()
+    for got, want in computed(source, {"x": normal(4, 6)}):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-4)
+
+
+MICROSOFT = {
+    "FusedMatMul": (["x", "w"], {"w": (5, 8)}, {"transB": 1, "alpha": 0.5}),
+    "QuickGelu": (["x"], {}, {"alpha": 1.5}),
+    "BiasGelu": (["x", "w"], {"w": (8,)}, {}),
+    "FastGelu": (["x", "w"], {"w": (8,)}, {}),
+    "SkipLayerNormalization": (["x", "s", "w", "b"], {"s": (2, 4, 8), "w": (8,), "b": (8,)}, {"epsilon": 1e-5}),
+    "Attention": (["x", "w", "b"], {"w": (8, 24), "b": (24,)}, {"num_heads": 2, "unidirectional": 1}),
+    "MultiHeadAttention": (["x", "k", "v"], {"k": (2, 6, 8), "v": (2, 6, 8)}, {"num_heads": 2}),
+}
+
+
+@pytest.mark.parametrize("op", MICROSOFT)
+def test_an_operator_of_onnxruntime_computes_what_it_does(op):
+    names, shapes, attributes = MICROSOFT[op]
+    node = helper.make_node(op, names, ["y"], domain="com.microsoft", **attributes)
+    source = model([node], [("x", FLOAT, (2, 4, 8))], [("y", FLOAT, 3)], {n: normal(*s) for n, s in shapes.items()})
+    for got, want in computed(source, {"x": normal(2, 4, 8)}):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_weights_of_few_bits(bits):
+    k, n, block = 32, 6, 16
+    packed = RNG.integers(0, 256, (n, k // block, block * bits // 8)).astype(np.uint8)
+    node = helper.make_node(
+        "MatMulNBits", ["x", "w", "s"], ["y"], domain="com.microsoft", K=k, N=n, bits=bits, block_size=block
+    )
+    weights = {"w": packed, "s": normal(n, k // block)}
+    source = model([node], [("x", FLOAT, (3, k))], [("y", FLOAT, 2)], weights)
+    for got, want in computed(source, {"x": normal(3, k)}):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-2)
+
+
+def test_a_short_time_fourier_transform():
+    window = np.hanning(16).astype(np.float32)
+    node = helper.make_node("STFT", ["x", "step", "window"], ["y"])
+    source = model([node], [("x", FLOAT, (1, 128, 1))], [("y", FLOAT, 4)], {"step": np.int64(8), "window": window})
+    for got, want in computed(source, {"x": normal(1, 128, 1)}):
+        np.testing.assert_allclose(got, want, atol=2e-5)
+
+
+# -- control flow and --fix -------------------------------------------------------------------------------------------
+
+
+def branching(count=12):
+    """`If` on an input, whose branches are too long to compute both."""
+
+    def branch(op, name):
+        nodes = [helper.make_node(op, ["x" if i == 0 else f"{name}{i - 1}", "x"], [f"{name}{i}"]) for i in range(count)]
+        out = helper.make_tensor_value_info(f"{name}{count - 1}", FLOAT, [3])
+        return helper.make_graph(nodes, name, [], [out])
+
+    nodes = [
+        helper.make_node("Equal", ["rate", "wanted"], ["is"]),
+        helper.make_node("If", ["is"], ["y"], then_branch=branch("Add", "t"), else_branch=branch("Sub", "e")),
+    ]
+    inputs = [("x", FLOAT, [3]), ("rate", INT64, [])]
+    return model(nodes, inputs, [("y", FLOAT, 1)], {"wanted": np.int64(16000)})
+
+
+@pytest.mark.parametrize("rate", ["16000", "8000", 16000])
+def test_a_fixed_input_chooses_the_branch_and_is_no_input_any_more(rate):
+    found = models.load(branching(), plugins=PLUGINS, fix={"rate": rate})
+    assert [i.name for i in found.inputs] == ["x"]
+    for got, want in computed(branching(), {"x": normal(3)}, fix={"rate": rate}):
+        np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
+def test_a_branch_that_stays_open_names_its_condition_and_the_way_out():
+    with pytest.raises(ModelError, match=r"at the If, node 1 .*'is'.*--fix") as e:
+        models.load(branching(), plugins=PLUGINS)
+    assert "\n" not in str(e.value)
+
+
+def test_short_branches_are_both_computed_and_one_is_selected():
+    for rate in (16000, 1):
+        for got, want in computed(branching(2), {"x": normal(3), "rate": np.array(rate)}):
+            np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("fix", "says"),
+    [
+        ({"rat": "1"}, "did you mean 'rate'"),
+        ({"rate": "a"}, "int64 numbers"),
+        ({"rate": "1,2"}, "2 values"),
+        ({"rate": "1.5"}, "int64"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_one_line(fix, says):
+    with pytest.raises(ModelError, match=says) as e:
+        models.load(branching(), plugins=PLUGINS, fix=fix)
+    assert "\n" not in str(e.value)
+
+
+def test_only_an_onnx_model_takes_values():
+    with pytest.raises(ModelError, match="--fix x"):
+        models.load("op:matmul:4,8,16", plugins=PLUGINS, fix={"x": "1"})
+
+
+# -- models that need nothing -----------------------------------------------------------------------------------------
+
+KEYS = {
+    "bert-tiny": "8f66bbe66ef21252",
+    "squeezenet1_1": "0fd85f3b1e8bed39",
+    "ch_ppocr_mobile_v2.0_cls_infer.onnx": "a4be2a644323309e",
+}
+"""Digests of the task keys before there was any rewriting."""
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_a_model_that_needs_no_rewriting_keeps_its_task_keys(name):
+    source, shapes = name, None
+    if name.endswith(".onnx"):
+        rapidocr = pytest.importorskip("rapidocr_onnxruntime")
+        source, shapes = Path(rapidocr.__file__).parent / "models" / name, {"x": (1, 3, 48, 192)}
+    found = models.load(source, shapes, plugins=PLUGINS)
+    lowered = lower(found.mod, target.resolve(CPU), PLUGINS, "fake")
+    keys = " ".join(sorted(t.key for t in lowered.tasks))
+    assert hashlib.sha256(keys.encode()).hexdigest()[:16] == KEYS[name]
+    assert not lowered.notes

@@ -1,0 +1,80 @@
+"""No pass refuses a model: what fails is left out for a part of it, and a note says so."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+from tt_core import target
+from tt_core.compiler import steps
+from tt_core.compiler.lower import lower
+from tt_core.deploy.library import compile_library
+from tt_core_fakes import with_space
+from tvm import relax
+
+PLUGINS = with_space()
+
+
+def convolutions(count: int) -> tvm.IRModule:
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((1, 4, 8, 8), "float32"))
+    rng = np.random.default_rng(0)
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            y = x
+            for _ in range(count):
+                weight = relax.const(rng.standard_normal((4, 4, 3, 3)).astype(np.float32))
+                y = builder.emit(relax.op.nn.conv2d(y, weight, padding=1))
+            out = builder.emit_output(y)
+        builder.emit_func_output(out)
+    return builder.get()
+
+
+@pytest.mark.parametrize("bad", [{1}, {0, 3}, {0, 1, 2, 3, 4}, set()])
+def test_operators_at_which_a_pass_fails_are_found_and_left_out(bad):
+    steps._kept.clear()
+    treated: list[set[int]] = []
+
+    def passes(kept):
+        chosen = {i for i in range(5) if kept(i)}
+
+        def run(mod, _):
+            treated.append(chosen)
+            if chosen & bad:
+                raise ValueError("cannot do it there")
+            return mod
+
+        return [tvm.transform.module_pass(run, opt_level=0, name="Some")]
+
+    way = steps.Steps(convolutions(5))
+    way.may_each("the pass", "relax.nn.conv2d", passes)
+    assert treated[-1] == set(range(5)) - bad
+    assert way.notes == ([f"the pass left out for {len(bad)} of 5: TVM cannot do it there"] if bad else [])
+    again, tried = steps.Steps(convolutions(5)), len(treated)
+    again.may_each("the pass", "relax.nn.conv2d", passes)
+    assert len(treated) == tried + 1 and again.notes == way.notes  # remembered
+
+
+def test_a_pass_that_fails_everywhere_is_left_out_whole():
+    def fails(kept):
+        return [tvm.transform.module_pass(_broken, opt_level=0, name="Broken")]
+
+    way = steps.Steps(convolutions(2))
+    way.may_each("a pass that always fails", "relax.nn.conv2d", fails)
+    assert way.notes == ["a pass that always fails left out: TVM cannot do it for any part of the model"]
+
+
+@pytest.mark.parametrize("name", ["FoldBatchnormToConv2D", "ConvertLayout", "AnnotateTIROpPattern", "FuseTIR"])
+def test_a_model_is_lowered_without_a_pass_that_breaks(monkeypatch, name):
+    steps._kept.clear()
+    broken = tvm.transform.module_pass(_broken, opt_level=0, name="Broken")
+    monkeypatch.setattr(relax.transform, name, lambda *args: broken)
+    lowered = lower(convolutions(2), target.resolve("native"), PLUGINS, "fake")
+    assert any("left out" in note for note in lowered.notes) and lowered.tasks
+    vm = relax.VirtualMachine(compile_library(lowered, {}, PLUGINS), tvm.cpu())
+    assert vm["main"](tvm.runtime.tensor(np.ones((1, 4, 8, 8), np.float32))).numpy().shape == (1, 4, 8, 8)
+    steps._kept.clear()
+
+
+def _broken(mod, context):
+    raise ValueError("first line\nsecond line")
