@@ -13,7 +13,7 @@ import numpy as np
 from tt_history import SqliteStore
 from tt_measure import WorkerPool
 from tt_search import Anneal
-from tt_spec import Bar, Knob, Pipeline, Space, Task
+from tt_spec import Bar, Knob, Measurement, Pipeline, Space, Task
 from tt_spec.pieces.top_sampler import TopSampler
 from tt_surrogate import XGB
 
@@ -58,6 +58,8 @@ class Matmul:
 class Program:
     """A candidate, ready to run; `check` keeps wrong ones from winning."""
 
+    apply_s = 0.0
+
     def __init__(self, built: Any, a: np.ndarray, b: np.ndarray) -> None:
         import tvm
 
@@ -87,7 +89,7 @@ def main() -> None:
         for _ in range(3):
             batch = search.ask(8)
             results = list(pool.measure(TASK, batch.codes, Bar(search.best_s, TASK.flops, cap_s=1.0)))
-            store.append(results)
+            store.append([Measurement.of(trial, TASK) for trial in results])
             search.tell(batch.id, results)
             failed = sum(m.error is not None for m in results)
             print(f"{len(search.rows)} measured, {failed} failed, best {search.best_s * 1e6:.0f} us")

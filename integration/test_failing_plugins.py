@@ -63,7 +63,7 @@ def test_a_piece_that_breaks_in_mid_run_is_named_and_loses_nothing(role, failing
             trials=12,
             history=tmp_path / "h.db",
             out=out,
-            sets=sets,
+            set=sets,
             listeners=[Hears()],
         )
     assert str(result.failure).startswith(f"{role} 'bang' of failing-tt 0.3 failed: {why}")

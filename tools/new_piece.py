@@ -37,7 +37,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from tt_spec import Bar, Measurement, Task
+from tt_spec import Bar, Task, Trial
 from tt_spec.pieces.synthetic import SyntheticMeasurer
 
 __all__ = ["{cls}"]
@@ -46,7 +46,7 @@ __all__ = ["{cls}"]
 class {cls}(SyntheticMeasurer):
     """A new piece."""
 
-    def measure(self, task: Task, codes: np.ndarray, bar: Bar) -> Iterator[Measurement]:
+    def measure(self, task: Task, codes: np.ndarray, bar: Bar) -> Iterator[Trial]:
         yield from super().measure(task, codes, bar)
 ''',
     "space": '''
@@ -91,6 +91,10 @@ class Programs:
     def read(self, schedule: Any, row: np.ndarray) -> np.ndarray:
         """The canonical row of the schedule that `apply` made of `row`."""
         return row
+
+    def features(self, schedules: list[Any]) -> list[np.ndarray]:
+        """Per-store features of each program, `(statements, 164)`; zeros tell a cost model nothing."""
+        return [np.zeros((1, 164)) for _ in schedules]
 
     def repack(self, row: np.ndarray) -> Any:
         """None: the programs take the workload's constants as they are."""
@@ -165,6 +169,18 @@ class Test{cls}({contract}):
         return {cls}()
 '''
 
+_WITH_TVM = CONTRACT.replace("import pytest\n", "import pytest\nimport tvm\n")
+SPACE = _WITH_TVM.replace("import {contract}\n", "import {contract}\nfrom tvm import te\n")
+SPACE += '''
+    @pytest.fixture
+    def operator(self):
+        x = te.placeholder((16, 16), name="x")
+        y = te.compute((16, 16), lambda i, j: x[i, j] * 2.0, name="y")
+        func = te.create_prim_func([x, y]).with_attr("global_symbol", "main")
+        return tvm.IRModule({{"main": func}}), tvm.target.Target("llvm")
+"""
+)
+
 REGISTERED = '''"""{name} is registered and can be built."""
 
 from __future__ import annotations
@@ -181,7 +197,6 @@ def test_it_is_registered_and_can_be_built():
 '''
 
 CHECKS = {
-    "space": "assert piece.open(None, None).space.size > 1",
     "model": "assert piece",
     "rewrite": "assert all(callable(f) for f in piece.values())",
     "recipe": 'assert all(entry["piece"] for entry in piece.values() if isinstance(entry, dict))',
@@ -249,14 +264,14 @@ def create(role: str, name: str, folder: Path) -> dict[Path, str]:
     for path in (target, test):
         if path.exists():
             raise Refused(f"{path} exists: choose another name, or delete it first")
-    target_name = words["cls" if role in CONTRACTS or role == "space" else "function"]
+    target_name = words["cls" if role in CONTRACTS else "function"]
     entry = f'Entry("{name}", "{package.name}.{module}:{target_name}", "{SUMMARY}")'
     hooks = package.path(package.hooks)
     new = _with_entry(hooks.read_text(encoding="utf-8") if hooks.exists() else "", role, name, entry, package, hooks)
     done = {target: "the piece", test: "its test", hooks: f"registers {role} {name}"}
     texts = {
         target: _module(role, words),
-        test: (CONTRACT if role in CONTRACTS else REGISTERED).format(**words),
+        test: (SPACE if role == "space" else CONTRACT if role in CONTRACTS else REGISTERED).format(**words),
         hooks: new,
     }
     if not package.registered:

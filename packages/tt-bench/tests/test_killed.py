@@ -93,7 +93,7 @@ def test_a_killed_recording_goes_on(tmp_path, straight):
 
 
 def test_a_recording_whose_disk_fills_keeps_what_is_finished_and_goes_on(tmp_path, straight):
-    process = start(RECORD, tmp_path / "x", 0, 150_000)
+    process = start(RECORD, tmp_path / "x", 0, 300_000)
     said = process.communicate()[0].splitlines()
     assert process.returncode == 6 and "x.db" in said[-1] and len(said) > 5, "it says so in one line"
     kept = [m for m in files.load(tmp_path / "x.db").parts[0].measured if m.error != "invalid"]

@@ -89,7 +89,7 @@ def test_an_unknown_target_lists_what_this_tvm_builds(name):
 
 def test_bad_json_says_where():
     text = refusal('{"kind": "llvm", ')
-    assert "no valid JSON" in text and "column" in text
+    assert "not valid JSON" in text and "column" in text
 
 
 @pytest.mark.parametrize(

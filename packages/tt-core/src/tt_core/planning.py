@@ -156,7 +156,7 @@ def plan(model: object, *, plugins: Plugins | None = None, **asked: Unpack[Asked
     clock = WallClock()
     began = clock.now()
     require_tvm()
-    request, plugins = Request(model, **asked), plugins or Plugins()
+    request, plugins = Request.of(model, asked), plugins or Plugins()
     recipe = resolve(request.recipe, request.sets, plugins)
     stoppers = request.budget(plugins)
     use_all_cores()

@@ -24,11 +24,11 @@ MOST_MINUTES = 525_600
 
 
 class Asked(TypedDict, total=False):
-    """The keywords of `tt_core.tune` and `tt_core.plan`: the fields of `Request` but for the model."""
+    """The keywords of `tt_core.tune` and `tt_core.plan`: the fields of `Request` but for the model, `sets` as `set`."""
 
     target: str | JsonObject | Target
     recipe: str
-    sets: Sequence[str]
+    set: Sequence[str]
     minutes: float | None
     trials: int | None
     tasks: str | Sequence[str]
@@ -76,6 +76,11 @@ class Request:
     history: str | Path | None = "tt.db"
     out: str | Path | None = None
     seed: int = 0
+
+    @classmethod
+    def of(cls, model: object, asked: Asked) -> Request:
+        """The request for a model with these keywords; their `set` is `sets` here, which shadows nothing."""
+        return cls(model, **{"sets" if name == "set" else name: value for name, value in asked.items()})
 
     def __post_init__(self) -> None:
         if self.seed < 0:

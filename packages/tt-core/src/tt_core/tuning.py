@@ -68,7 +68,7 @@ def tune(
         listeners: Hear the run's events.
         halt: Asked after every measurement; a text ends the run with that reason.
         say: Told in one line what happens around the tuning.
-        asked: The fields of `tt_core.request.Request`: target, recipe, sets, minutes, trials, tasks, skip, only_heavy,
+        asked: The fields of `tt_core.request.Request`: target, recipe, set, minutes, trials, tasks, skip, only_heavy,
             shapes, fix, history, out, seed.
 
     Returns:
@@ -79,7 +79,7 @@ def tune(
         VerificationError: A tuned program computes something else; names the operator; no file is written.
     """
     require_tvm()
-    request, plugins = Request(model, **asked), plugins or Plugins()
+    request, plugins = Request.of(model, asked), plugins or Plugins()
     clock = WallClock()
     began = clock.now()
     with ExitStack() as stack:

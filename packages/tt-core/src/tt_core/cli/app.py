@@ -129,11 +129,11 @@ def tune(
     asked: Asked = {"target": target, "recipe": recipe, "minutes": minutes, "trials": trials, "history": history}
     asked |= {"tasks": tasks or Request.tasks, "skip": skip or Request.skip, "only_heavy": only_heavy}
     asked |= {"shapes": _shapes(shape or []), "fix": _fixed(fix or []), "out": out, "seed": seed}
-    asked |= {"sets": [*([f"space={space}"] if space else []), *(sets or [])]}
+    asked |= {"set": [*([f"space={space}"] if space else []), *(sets or [])]}
     if dry_run:
         _show_plan(model, asked, as_json)
         return
-    request = Request(model, **asked)
+    request = Request.of(model, asked)
     shown = Reader(progress.listener(as_json, request.limit_minutes, trials))
     result = _tuned(model, asked, log, shown)
     if as_json:
