@@ -171,7 +171,7 @@ class Test{cls}({contract}):
 
 _WITH_TVM = CONTRACT.replace("import pytest\n", "import pytest\nimport tvm\n")
 SPACE = _WITH_TVM.replace("import {contract}\n", "import {contract}\nfrom tvm import te\n")
-SPACE += '''
+SPACE += """
     @pytest.fixture
     def operator(self):
         x = te.placeholder((16, 16), name="x")
@@ -179,7 +179,6 @@ SPACE += '''
         func = te.create_prim_func([x, y]).with_attr("global_symbol", "main")
         return tvm.IRModule({{"main": func}}), tvm.target.Target("llvm")
 """
-)
 
 REGISTERED = '''"""{name} is registered and can be built."""
 
