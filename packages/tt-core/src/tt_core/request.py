@@ -80,7 +80,8 @@ class Request:
     @classmethod
     def of(cls, model: object, asked: Asked) -> Request:
         """The request for a model with these keywords; their `set` is `sets` here, which shadows nothing."""
-        return cls(model, **{"sets" if name == "set" else name: value for name, value in asked.items()})
+        named: JsonObject = {"sets" if name == "set" else name: value for name, value in asked.items()}
+        return cls(model, **named)
 
     def __post_init__(self) -> None:
         if self.seed < 0:
