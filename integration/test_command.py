@@ -163,3 +163,13 @@ def test_plugins_and_recipes_are_listed(tt):
     assert recipes["autotvm"]["searcher"]["piece"] == "anneal"
     assert recipes["autotvm"]["surrogate"]["inputs"] == "statements"
     assert not any("unusable" in p for p in recipes.values())
+
+
+def test_tables_are_plain_lines_where_nobody_looks(tt, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    for words, row, cells in (
+        (["plugins"], "contextual-anneal", ["searcher", "tt-search", "AdaTune"]),
+        (["tasks", "op:matmul:64,64,64"], "-> 64x64", ["matmul", "100.0%"]),
+    ):
+        (line,) = [line for line in tt(*words).stdout.splitlines() if row in line]
+        assert all(cell in line for cell in cells), line

@@ -23,7 +23,7 @@ def task():
 
 
 def test_a_worker_uses_as_many_threads_as_the_target_has_cores(pool):
-    assert pool.call("threads", None) == cores()
+    assert pool.threads() == cores()
 
 
 def test_a_worker_never_imports_the_intrinsics_of_other_targets(pool, task):

@@ -7,13 +7,15 @@ from typing import cast
 
 import numpy as np
 import pytest
+from tt_bench.recording import Pace, Recorded
+from tt_bench.runs import Live
 from tt_bench.tapes import _Charged
 from tt_bench.thinking import Stopwatch, WatchedModel, WatchedPrograms
 from tt_core.light import LightScheduler
 from tt_spec import VirtualClock
 from tt_spec.pieces.synthetic import synthetic_task
 from tt_spec.pipeline import ProgramSource
-from tt_spec.roles import CAPABILITIES, Scheduler, Surrogate
+from tt_spec.roles import CAPABILITIES, Scheduler, Surrogate, capabilities
 
 WRAPPERS = {
     "LightScheduler": ("scheduler", Scheduler, LightScheduler),
@@ -58,6 +60,20 @@ def test_a_capability_that_the_inner_piece_lacks_is_not_asked_of_it():
     wrapped.budget(3.0)
     wrapped.peak(1e9)
     assert wrapped.next([], VirtualClock()) is None
+
+
+def test_a_recorded_tasks_measurer_forwards_what_its_pool_can():
+    inner, task = Everything(), synthetic_task()
+    whole = Recorded.of(task, None, [], {}, Pace(1, 1, 0.0, 0.0, 0.0))
+    live, row = Live(inner, [whole]), np.zeros(4, dtype=np.int64)
+    live.prestart()
+    live.race(task, row[None])
+    live.check(task, row)
+    live.race_models(["a.so"], {})
+    live.run_model("a.so", {})
+    live.close()
+    assert inner.called == ["prestart", "race", "check", "race_models", "run_model", "close"]
+    assert {c.__name__ for c in capabilities("measurer", live)} == {c.__name__ for c in CAPABILITIES["measurer"]}
 
 
 def test_programs_are_forwarded():

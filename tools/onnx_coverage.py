@@ -1,4 +1,4 @@
-"""How many of ONNX's own node tests pass through tt's import, lowering and untuned compile.
+"""Count the ONNX node tests that pass through tt's import, lowering and untuned compile.
 
     python tools/onnx_coverage.py                        # the table that docs/models.md shows
     python tools/onnx_coverage.py --only 'lstm|gru' -v   # one line per test

@@ -23,7 +23,7 @@ from tt_spec import (
     WallClock,
     token,
 )
-from tt_spec.roles import Host
+from tt_spec.roles import Host, Prestarts
 
 from tt_bench.errors import BenchError
 from tt_bench.oracle import OraclePieces, Ranks
@@ -202,6 +202,28 @@ class Live:
     def features(self, task: Task, codes: np.ndarray) -> tuple[Statements, np.ndarray]:
         part = self.recorded[task.key]
         return self.pool.features(part.whole, part.widen(np.asarray(codes, dtype=np.int64)))
+
+    def prestart(self) -> None:
+        if isinstance(self.pool, Prestarts):
+            self.pool.prestart()
+
+    def race(
+        self, task: Task, codes: np.ndarray, rounds: int = 10, min_ms: float = 10.0, untuned: bool = False
+    ) -> list[list[float]]:
+        part = self.recorded[task.key]
+        return self.pool.race(part.whole, part.widen(np.asarray(codes, dtype=np.int64)), rounds, min_ms, untuned)
+
+    def check(self, task: Task, row: np.ndarray) -> str | None:
+        part = self.recorded[task.key]
+        return self.pool.check(part.whole, part.widen(np.asarray(row, dtype=np.int64)[None])[0])
+
+    def race_models(
+        self, paths: list[str], inputs: dict[str, np.ndarray], seconds: float = 6.0, rounds: int = 10
+    ) -> list[list[float]]:
+        return self.pool.race_models(paths, inputs, seconds, rounds)
+
+    def run_model(self, path: str, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+        return self.pool.run_model(path, inputs)
 
     def close(self) -> None:
         self.pool.close()

@@ -35,7 +35,7 @@ _PART = 2000
 
 @dataclass(frozen=True)
 class Unwanted:
-    """Which records `prune` takes: those that fit all that is given.
+    """The records that `prune` takes: those that fit all that is given.
 
     Args:
         older_than_s: Age in seconds that a record exceeds.
@@ -62,7 +62,7 @@ class Unwanted:
 
 
 def stats(store: SqliteStore, clock: Clock | None = None) -> dict[str, Any]:
-    """What a history holds: `rows` (records), `doubles` (records of a row with a later one), `failures` by kind,
+    """The content of a history: `rows` (records), `doubles` (records of a row with a later one), `failures` by kind,
     `devices` with their records, `tasks`, `runs`, `oldest_s` and `newest_s` (ages in seconds, None of none), `ages`
     (records younger than a day, a week, ...), `schema` and `bytes`: `file`, `log`, `free`, and `record`, per record."""
     now = (clock or WallClock()).now()
@@ -299,7 +299,7 @@ def _same_file(a: str, b: str) -> bool:
 
 @contextmanager
 def _blamed(source: SqliteStore) -> Iterator[None]:
-    """What a source cannot do is said of the source, not of the file that is written."""
+    """Say what a source cannot do of the source, not of the file that is written."""
     try:
         yield
     except sqlite3.DatabaseError as e:

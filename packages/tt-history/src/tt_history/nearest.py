@@ -1,4 +1,4 @@
-"""How far two tasks are from each other, by what a history knows without a compiler."""
+"""The distance of two tasks, by what a history knows without a compiler."""
 
 from __future__ import annotations
 

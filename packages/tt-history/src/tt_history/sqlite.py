@@ -81,7 +81,7 @@ class SqliteStore:
     def query(
         self, task_key: str | None = None, space_key: str | None = None, device: str | None = None
     ) -> Iterator[Measurement]:
-        """What was there at the call, in order of arrival; None means any. Rows are read as they are asked for: one
+        """The records that were there at the call, in order of arrival; None means any. Rows are read as asked for: one
         that maintenance removes meanwhile is left out."""
         with self.reading() as (db, layout):
             ids = layout.ids(db, task_key=task_key, space_key=space_key, device=device)

@@ -43,7 +43,7 @@ ORDER BY g.first_id
 
 
 class Version1:
-    """How to read schema version 1: one table `measurements` with JSON in its columns.
+    """Reading schema version 1: one table `measurements` with JSON in its columns.
 
     Args:
         name: The file, for messages.
@@ -86,7 +86,7 @@ class Version1:
         return dict(db.execute("SELECT task_key, sum(error IS NOT 'invalid') FROM measurements GROUP BY task_key"))
 
     def tasks(self, db: sqlite3.Connection) -> list[dict[str, Any]]:
-        """What is known of each task; version 1 kept neither workload nor payload nor spaces."""
+        """The records of tasks; version 1 kept neither workload nor payload nor spaces."""
         rows = db.execute("SELECT key, name, op, target, shapes, flops, weight FROM tasks ORDER BY rowid")
         names = ("key", "name", "op", "target", "shapes", "flops", "weight")
         return [{**dict(zip(names, row, strict=True)), "workload": ""} for row in rows]

@@ -122,7 +122,7 @@ JOIN (SELECT '{{"$type":"{_UPGRADE}"}}' AS note) AS n""",
         for view in ("measurements", "tasks")
     ),
 )
-"""What people's SQL and processes of version 1 see: the latter are told to make way for a newer one."""
+"""The view for people's SQL and for processes of version 1: the latter are told to make way for a newer one."""
 
 OURS = (
     "places",
@@ -162,7 +162,7 @@ _REMARKS = 4096
 
 
 class Version2:
-    """How to read and write schema version 2.
+    """Reading and writing schema version 2.
 
     Args:
         name: The file, for messages.
@@ -450,7 +450,7 @@ class Version2:
         return dict(db.execute("SELECT task_key, sum(trials) FROM places GROUP BY task_key"))
 
     def tasks(self, db: sqlite3.Connection) -> list[dict[str, Any]]:
-        """What is known of each task, without payload and spaces."""
+        """The records of tasks, without payload and spaces."""
         rows = db.execute(
             "SELECT key, name, op, target, shapes, flops, weight, workload FROM known_tasks ORDER BY rowid"
         )
@@ -474,7 +474,7 @@ class Version2:
         return self._space(db, key, from_json)
 
     def explained(self, db: sqlite3.Connection, key: str) -> Explain | None:
-        """How the space of that key decodes rows, None if it was never remembered."""
+        """The decoder of rows of the space of that key, None if it was never remembered."""
         found = self._explained.get(key)
         if found is None and (found := self._space(db, key, explain_json)) is not None:
             self._explained[key] = found

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from tt_spec.roles import Evaluator
 from tt_spec.types import Bar, Timing
 
 from tt_measure.adaptive import Adaptive
@@ -64,7 +65,7 @@ class Racing:
             return Adaptive()
         if self.inner == "fixed":
             return Fixed(slow_factor=0)
-        if not hasattr(self.inner, "evaluate"):
+        if not isinstance(self.inner, Evaluator):
             raise ValueError(f"inner must be 'adaptive', 'fixed' or an evaluator, got {self.inner!r}")
         return self.inner
 

@@ -78,7 +78,7 @@ def lower(mod: tvm.IRModule, target: Target, plugins: Plugins | None = None, spa
     steps = Steps(mod)
     with target, tvm.transform.PassContext(opt_level=3):
         try:
-            _prepare(steps, target, legalizers)
+            _run_passes(steps, target, legalizers)
         except Exception as e:  # TVM raises several types
             raise ModelError(f"TVM cannot lower the model: {summary(e)}") from e
     mod, notes = steps.mod, steps.notes
@@ -150,7 +150,7 @@ def unpack(data: bytes) -> tuple[tvm.IRModule, Target, str]:
     return tvm.ir.load_json(content["mod"]), tvm.target.Target(json.loads(content["target"])), content["space"]
 
 
-def _prepare(steps: Steps, target: Target, legalizers: Legalizers) -> None:
+def _run_passes(steps: Steps, target: Target, legalizers: Legalizers) -> None:
     t = relax.transform
     steps.may("folding batch norms", t.FoldBatchnormToConv2D())
     steps.may("folding constants", fold_constants)

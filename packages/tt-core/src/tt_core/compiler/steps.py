@@ -17,7 +17,7 @@ PassesFor = Callable[[Callable[[int], bool]], Sequence[tvm.transform.Pass]]
 """Passes that treat the operators whose numbers a function accepts."""
 
 _kept: dict[tuple[int, str], frozenset[int] | None] = {}
-"""What a search over operators ended with in this process, by module and step."""
+"""The end of each search over operators in this process, by module and step."""
 
 
 @dataclass

@@ -104,11 +104,11 @@ def _noise() -> JsonObject:
         rng = np.random.default_rng(0)
         real = measurer.realise(task, task.space.sample(32, rng))
         rows = real.codes[[i for i, why in enumerate(real.why) if why is None]][:4]
-        tried = measurer.call("race", task, rows, 2, 1.0, exclusive=True)
+        tried = measurer.race(task, rows, 2, 1.0)
         best = min(range(len(rows)), key=lambda i: min(tried[i]))
         rounds = max(20, int(1e3 * PROBE_S / _ROUND_MS))
         before = psutil.cpu_times()
-        seconds = measurer.call("race", task, rows[best : best + 1], rounds, _ROUND_MS, exclusive=True)[0]
+        seconds = measurer.race(task, rows[best : best + 1], rounds, _ROUND_MS)[0]
         after = psutil.cpu_times()
     finally:
         measurer.close()

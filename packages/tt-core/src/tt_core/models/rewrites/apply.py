@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["apply", "needed", "nodes", "registered"]
 
 LEAST_OPSET = 13
-"""What rewritings emit: axes of Squeeze, Unsqueeze and Split as inputs."""
+"""The forms that rewritings emit: axes of Squeeze, Unsqueeze and Split as inputs."""
 
 
 def registered(plugins: Plugins | None = None) -> dict[tuple[str, str], Rewrite]:

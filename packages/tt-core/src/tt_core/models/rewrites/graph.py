@@ -124,7 +124,7 @@ class Graph:
         self.used: set[str] = set()
         """Operators that were rewritten, as they stand in messages."""
         self.remarks: list[str] = []
-        """What the user should know, a line each."""
+        """Notes for the user, a line each."""
         self._model, self._rewrites, self._known = model, dict(rewrites), frozenset(known)
         self._functions = {(f.domain, f.name): f for f in model.functions}
         self._values: dict[str, np.ndarray] = {}

@@ -131,7 +131,7 @@ def _gemm(node: Node, g: Graph) -> Sequence[str] | None:
 
 
 def _dequantized(name: str, g: Graph, axes: tuple[int, ...]) -> Quantized | None:
-    """What a DequantizeLinear makes floats of: 8-bit integers with one scale, or one for each entry of these axes."""
+    """The operand of a DequantizeLinear: 8-bit integers with one scale, or one for each entry of these axes."""
     of = g.maker(name)
     if of is None or (of.op, of.domain) not in (("DequantizeLinear", ""), ("DequantizeLinear", "com.microsoft")):
         return None

@@ -19,7 +19,7 @@ __all__ = ["bound", "values"]
 
 
 def values(model: ModelProto, fix: Fixed, source: str) -> dict[str, np.ndarray]:
-    """What the inputs of an `onnx.ModelProto` are fixed to, in their element type and shape.
+    """The values to which the inputs of an `onnx.ModelProto` are fixed, in their element type and shape.
 
     Args:
         fix: By input name: an array, numbers, or text, "16000", "true" or "1,64,64".

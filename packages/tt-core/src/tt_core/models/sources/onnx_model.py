@@ -128,7 +128,7 @@ def _with_ranks(model: ModelProto, fixed: Shapes) -> ModelProto:
 
 
 def _onnxruntime(data: bytes, rest: dict[str, np.ndarray], inputs: dict[str, np.ndarray]) -> list[list[np.ndarray]]:
-    """What onnxruntime computes, with its optimisations and without; `rest` are inputs that the program has not."""
+    """The outputs of onnxruntime, with its optimisations and without; `rest` are inputs that the program has not."""
     try:
         import onnxruntime
     except ImportError:
