@@ -77,8 +77,6 @@ def convert(
     if half.present(model):
         model, whole = half.to_float32(model), half.to_float32(whole)
         notes.append(FLOAT16_NOTE.format(source))
-    from onnx import helper
-
     from tt_core.models.sources.onnx_relax import to_relax
     from tt_core.models.sources.tvm_module import inputs_of
 
@@ -89,14 +87,20 @@ def convert(
     # TVM may rename an input to what Relax allows; order and number are the file's
     inputs = tuple(Input(n, i.shape, i.dtype, i.below) for n, i in zip(left, inputs_of(found.mod), strict=True))
     if found.rewritten:  # whatever was done here is verified against the user's own file
-        types = {i.name: i.type.tensor_type.elem_type for i in whole.graph.input}
-        idle = {n: helper.tensor_dtype_to_np_dtype(types[n]) for n in fixed if n not in left}
-        rest = values | {n: np.zeros(fixed[n], dtype) for n, dtype in idle.items()}
-        run = functools.partial(_onnxruntime, whole.SerializeToString(), rest)
+        idle = {n: fixed[n] for n in fixed if n not in left}
+        run = functools.partial(_onnxruntime, whole.SerializeToString(), values | _zeros(whole, idle))
     else:
         run = functools.partial(_onnxruntime, found.model.SerializeToString(), {})
     outputs = tuple(o.name for o in found.model.graph.output)
     return Model(name, found.mod, inputs, outputs, Peer("onnxruntime", run), tuple(notes))
+
+
+def _zeros(model: ModelProto, shapes: Shapes) -> dict[str, np.ndarray]:
+    """Values for inputs that nothing reads."""
+    from onnx import helper
+
+    types = {i.name: i.type.tensor_type.elem_type for i in model.graph.input}
+    return {n: np.zeros(shape, helper.tensor_dtype_to_np_dtype(types[n])) for n, shape in shapes.items()}
 
 
 def _dims(value: ValueInfoProto, source: str) -> list[int | str] | None:
