@@ -10,7 +10,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tt_core.cli.history import retold
 from tt_core.cli.progress import PlainLines
@@ -209,6 +209,7 @@ remarks = st.recursive(
 )
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(remarks)
 def test_any_remark_becomes_json_that_reads_back(remark):
     plain = strict(remark)

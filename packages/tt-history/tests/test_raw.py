@@ -9,7 +9,7 @@ from contextlib import closing
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tt_history import SqliteStore, StoreError, maintenance
 from tt_history.raw import explain, explain_json, same
@@ -36,6 +36,7 @@ def spaces(draw):
     return Space(tuple(knobs))
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(spaces(), st.integers(0, 2**32))
 def test_knobs_are_explained_as_the_space_decodes_them(space, seed):
     fast, kept = explain(space), explain_json(to_json(space).encode())
