@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tt_schedule import Minutes, Patience
 from tt_spec import RunState, TaskState, VirtualClock
@@ -55,13 +55,19 @@ def autotvm(seconds: list[float], early_stopping: int, n_trial: int, batch: int)
     return i
 
 
+latencies = st.integers(1, 40).map(float)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    st.lists(st.integers(1, 40).map(float) | st.just(math.inf), min_size=1, max_size=300),
+    latencies,
+    st.lists(latencies | st.just(math.inf), max_size=299),
     st.integers(2, 90),
     st.integers(1, 300),
     st.integers(1, 20),
 )
-def test_patience_without_a_least_gain_is_autotvms(seconds, early_stopping, n_trial, batch):
+def test_patience_without_a_least_gain_is_autotvms(first, rest, early_stopping, n_trial, batch):
+    seconds = [first, *rest]
     piece = Patience(trials=early_stopping - 1, gain=0, cap=n_trial)
     state = TaskState(synthetic_task())
     while state.trials < len(seconds) and (not state.trials or piece.stop(state, VirtualClock()) is None):
@@ -71,10 +77,14 @@ def test_patience_without_a_least_gain_is_autotvms(seconds, early_stopping, n_tr
             if s < state.best_s:
                 state.best_s = s
                 state.incumbents.append((state.trials, s))
-    expected = autotvm(seconds, early_stopping, n_trial, batch)
-    if min(seconds[:expected]) == math.inf:  # AutoTVM's best row is then the one before the first
-        expected = autotvm(seconds, early_stopping - 1, n_trial, batch)
-    assert state.trials == expected
+    assert state.trials == autotvm(seconds, early_stopping, n_trial, batch)
+
+
+def test_where_every_row_fails_patience_ends_one_row_before_autotvm():
+    assert autotvm([math.inf] * 50, early_stopping=20, n_trial=50, batch=1) == 20
+    piece = Patience(trials=19, gain=0)
+    assert piece.stop(TaskState(synthetic_task(), trials=18), VirtualClock()) is None
+    assert piece.stop(TaskState(synthetic_task(), trials=19), VirtualClock()) == "no gain in 19 trials"
 
 
 @pytest.mark.parametrize("options", [{"trials": 0}, {"cap": 0}, {"gain": 1}, {"gain": -0.1}])

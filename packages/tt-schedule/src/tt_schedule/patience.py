@@ -15,7 +15,8 @@ class Patience:
     """Ends a task after so many trials without a gain of 1 % or more; results from the store are the bar to beat.
 
     AutoTVM's early stop is `gain=0`: any better row resets it. Its `early_stopping` counts from the best row itself, so
-    its baselines of (trial count, early stopping) are `cap=1500, trials=799` and `cap=800, trials=399`.
+    its baselines of (trial count, early stopping) are `cap=1500, trials=799` and `cap=800, trials=399`; a task none of
+    whose rows runs ends one row before AutoTVM would end it.
 
     Source: Chen et al. (2018), AutoTVM, arXiv:1805.08166, and its tuner's `tune(n_trial, early_stopping)`.
 
