@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Sequence
 
 import typer
-from tt_spec import PluginError
+from tt_spec import UserError
 
 from tt_history.commands import COMMANDS
 
@@ -44,8 +44,8 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except PluginError as e:
-        text, code = str(e), int(getattr(e, "exit_code", 2))
+    except UserError as e:
+        text, code = str(e), e.exit_code
     except Exception as e:
         said = getattr(e, "format_message", None)  # typer's usage errors, of no public type
         if said is None:

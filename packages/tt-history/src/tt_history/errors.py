@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from tt_spec import PluginError
+from tt_spec import UserError
 
 __all__ = ["HistoryError"]
 
 
-class HistoryError(PluginError):
-    """One line that says what came and what to do; the command ends with `exit_code`."""
-
-    exit_code = 6
+class HistoryError(UserError, exit_code=6):
+    """A history cannot be read or written; one line that says what came and what to do."""

@@ -160,6 +160,9 @@ _INSERT = (
 _REMARKS = 4096
 """Remarks whose ids are kept in memory."""
 
+_PLACE = ("task_key", "space_key", "device")
+_CONTEXT = ("origin", "run_id", "versions", "costs")
+
 
 class Version2:
     """Reading and writing schema version 2.
@@ -211,9 +214,10 @@ class Version2:
         (last,) = db.execute("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = ?", (into,)).fetchone()
         for raw in raws:
             last = last + 1 if ids is None else next(ids)
-            place = self._place(db, raw.place)
+            place = self._id(db, self._places, "places", _PLACE, raw.place)
             costs, spent = _costs(raw.cost)
-            context = self._context(db, (raw.origin, raw.run_id, raw.versions, costs))
+            about = (raw.origin, raw.run_id, raw.versions, costs)
+            context = self._id(db, self._contexts, "contexts", _CONTEXT, about)
             remark = self.remark(db, raw.why) if raw.why else None
             knobs = None if raw.knobs is None else self._packed(db, raw)
             rows.append(
@@ -309,24 +313,18 @@ class Version2:
             [(*counted.get(i, (0, 0, 0, None, None, None)), i) for i in chosen],
         )
 
-    def _place(self, db: sqlite3.Connection, place: tuple[str, str, str]) -> int:
-        found = self._places.get(place)
+    @staticmethod
+    def _id(
+        db: sqlite3.Connection, known: dict[Any, int], table: str, columns: tuple[str, ...], row: tuple[str, ...]
+    ) -> int:
+        """The id of a row of a table, which holds it once; `known` remembers it."""
+        found = known.get(row)
         if found is None:
-            db.execute("INSERT OR IGNORE INTO places (task_key, space_key, device) VALUES (?, ?, ?)", place)
-            (found,) = db.execute(
-                "SELECT id FROM places WHERE task_key = ? AND space_key = ? AND device = ?", place
-            ).fetchone()
-            self._places[place] = found
-        return found
-
-    def _context(self, db: sqlite3.Connection, context: tuple[str, str, str, str]) -> int:
-        found = self._contexts.get(context)
-        if found is None:
-            db.execute("INSERT OR IGNORE INTO contexts (origin, run_id, versions, costs) VALUES (?, ?, ?, ?)", context)
-            (found,) = db.execute(
-                "SELECT id FROM contexts WHERE origin = ? AND run_id = ? AND versions = ? AND costs = ?", context
-            ).fetchone()
-            self._contexts[context] = found
+            marks = ", ".join("?" * len(columns))
+            db.execute(f"INSERT OR IGNORE INTO {table} ({', '.join(columns)}) VALUES ({marks})", row)
+            where = " AND ".join(f"{c} = ?" for c in columns)
+            (found,) = db.execute(f"SELECT id FROM {table} WHERE {where}", row).fetchone()
+            known[row] = found
         return found
 
     def remark(self, db: sqlite3.Connection, text: str) -> int:
