@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import Counter
 
@@ -24,19 +25,23 @@ class TestGradientContract(SchedulerContract):
         return Gradient()
 
 
-def state(op: str = "conv", flops: float = 1e9, weight: float = 1.0, **what) -> TaskState:
-    space = synthetic_task().space
+def state(op: str = "conv", flops: float = 1e9, weight: float = 1.0, algorithms: str = "space", **what) -> TaskState:
+    space = dataclasses.replace(synthetic_task().space, name=algorithms)
     return TaskState(Task(f"{op}{flops}{weight}", op, op, "none", (space,), flops, weight), **what)
 
 
 def tuned(*best_ms: float, **what) -> TaskState:
-    """A task with one slot of 16 trials per value."""
+    """A task with one slot of 16 trials per value, of which the last is a gain unless `last_gain_trial` is given."""
     curve = [(16 * (i + 1), 0.0, 1e-3 * b) for i, b in enumerate(best_ms)]
-    return state(curve=curve, trials=16 * len(best_ms), best_s=1e-3 * best_ms[-1], **what)
+    trials = 16 * len(best_ms)
+    return state(curve=curve, trials=trials, best_s=1e-3 * best_ms[-1], **{"last_gain_trial": trials, **what})
 
 
 def spend(s: TaskState, trials: int, best_s: float) -> None:
-    s.trials, s.best_s = s.trials + trials, min(s.best_s, best_s)
+    s.trials += trials
+    if best_s < 0.99 * s.best_s:
+        s.last_gain_trial = s.trials
+    s.best_s = min(s.best_s, best_s)
     s.curve.append((s.trials, 0.0, s.best_s))
 
 
@@ -66,6 +71,65 @@ def test_gradient_by_hand():
     slot = Gradient(epsilon=0).next([a, b], CLOCK)
     assert (slot.task, slot.trials, slot.info["why"]) == (0, 16, "gradient")
     assert slot.gain_s == pytest.approx((4 / 3 + 9.6) * 1e-3)
+
+
+def test_what_is_expected_fades_with_slots_in_vain():
+    a = tuned(20, 16, 12, 12, 12, 12, weight=2.0, last_gain_trial=48)
+    # three slots in vain: nothing gained over the window, 2 * 0.8 * (12 - 12 / 6 - 12) / 4 ** fade ms
+    for fade, factor in ((0.0, 1.0), (0.5, 0.5), (0.25, 0.5**0.5), (1.0, 0.25)):
+        assert Gradient(fade=fade).change([a], 0) == pytest.approx(-3.2e-3 * factor)
+    a.last_gain_trial = 81  # not a whole slot ago
+    assert Gradient(fade=1.0).change([a], 0) == pytest.approx(-3.2e-3)
+    rival = state(flops=1e9, best_s=1e-3, trials=96, last_gain_trial=96)
+    a.last_gain_trial = 48
+    # the rival's 1 TFLOP/s promise 2 ms of 12: 2 * 0.8 * (2 - 12) / 4 ** fade ms
+    assert Gradient(fade=0.0).change([a, rival], 0) == pytest.approx(-16e-3)
+    assert Gradient(fade=0.5).change([a, rival], 0) == pytest.approx(-8e-3)
+    assert Gradient(fade=0.5, epsilon=0).next([a, rival], CLOCK).gain_s == pytest.approx(8e-3)
+
+
+def test_similar_are_operators_whose_algorithms_it_can_use():
+    stem, fast = tuned(8, 8, algorithms="template+sketch"), tuned(1.0, algorithms="template+winograd+sketch")
+    alone = 0.8 * (8 - 8 / 2 - 8) * 1e-3
+    assert Gradient(fade=0).change([stem, fast], 0) == pytest.approx(alone)
+    # 1x1 convolutions have no Winograd either: 2 TFLOP/s promise 2 * 1e9 / 2e12 = 1 ms of 8
+    plain = tuned(0.5, algorithms="template+sketch")
+    assert Gradient(fade=0).change([stem, fast, plain], 0) == pytest.approx(0.8 * (1 - 8) * 1e-3)
+    # and what they reach is within reach of whoever has more to choose from: 1 ms, behind its own rate's 2 ms
+    slow = tuned(8, 8, algorithms="template+winograd+sketch")
+    assert Gradient(fade=0).change([plain, slow], 1) == pytest.approx(0.8 * (1 - 8) * 1e-3)
+
+
+@pytest.mark.parametrize(("options", "least", "most"), [({"fade": 0.0, "share": 1.0}, 0.8, 1.0), ({}, 0.0, 0.15)])
+def test_no_operator_keeps_slots_for_nothing(options, least, most):
+    """A stem as slow as all others together, which is expected to reach their rate and never gains; they do."""
+    states = [tuned(4.0), *(tuned(0.5, 0.4) for _ in range(14))]
+    scheduler = Gradient(epsilon=0, **options)
+    for _ in range(120):
+        i = scheduler.next(states, CLOCK).task
+        spend(states[i], 16, math.inf if i == 0 else 0.97 * states[i].best_s)
+    assert least <= states[0].trials / sum(s.trials for s in states) <= most
+
+
+def test_a_share_is_at_least_twice_an_even_one_and_binds_nobody_who_gains():
+    two = [tuned(4.0), tuned(0.5, 0.4)]
+    scheduler = Gradient(epsilon=0)
+    for _ in range(20):
+        i = scheduler.next(two, CLOCK).task
+        spend(two[i], 16, math.inf if i == 0 else two[i].best_s)
+    assert two[0].trials > 0.5 * sum(s.trials for s in two)
+    many = [tuned(8.0, 4.0), *(tuned(0.5, 0.4) for _ in range(14))]
+    for _ in range(60):
+        i = scheduler.next(many, CLOCK).task
+        spend(many[i], 16, 0.98 * many[i].best_s)
+    assert many[0].trials > 0.3 * sum(s.trials for s in many)
+
+
+def test_of_a_restored_task_what_the_history_knew_is_no_gain():
+    s = state(best_s=8e-3, restored=32, incumbents=[(1, 20e-3), (30, 8e-3)])
+    other = tuned(4, 2)
+    spend(s, 160, math.inf)
+    assert Gradient(epsilon=0).next([s, other, *(tuned(1, 0.9) for _ in range(14))], CLOCK).task != 0
 
 
 def test_a_past_without_a_valid_result_counts_as_no_past():
@@ -146,6 +210,8 @@ def test_bad_options_are_refused():
         RoundRobin(trials=0).next([state()], CLOCK)
     with pytest.raises(ValueError, match="at least 1, got 0 and 3"):
         Gradient(trials=0).next([state()], CLOCK)
+    with pytest.raises(ValueError, match=r"fade must be at least 0, got -1"):
+        Gradient(fade=-1).next([state()], CLOCK)
 
 
 def test_a_light_task_warms_up_with_a_quarter_of_a_slot():

@@ -87,7 +87,7 @@ class Space:
         knobs: In order; a knob may depend on earlier ones only.
         version: Changes whenever the meaning of a row changes, so that old rows are never reinterpreted.
         limits: What is known invalid without building.
-        name: Which kind of space it is, e.g. "sketch".
+        name: Which kind of space it is, e.g. "sketch"; of several joined ones, "template+winograd".
     """
 
     knobs: tuple[Knob, ...]
@@ -116,6 +116,11 @@ class Space:
             default=_plain,
         )
         object.__setattr__(self, "key", hashlib.sha256(text.encode()).hexdigest()[:16])
+
+    @cached_property
+    def parts(self) -> frozenset[str]:
+        """Names of the spaces that are joined in this one, as `Space.name` lists them: the algorithms it offers."""
+        return frozenset(self.name.split("+"))
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
