@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from contextlib import suppress
 
@@ -9,13 +10,13 @@ import numpy as np
 import pytest
 from tt_core import tuning
 from tt_core.compiler.backend import HOPELESS, TvmBackend, TvmCandidate
-from tt_core.deploy import library as deploy
 from tt_core.deploy import shipping
 from tt_core.errors import VerificationError
 from tt_core.prepared import prepare
+from tt_core.stages import Stages
 from tt_history.sqlite import SqliteStore
 from tt_measure import WorkerPool
-from tt_spec import Measurement, Pipeline, Plugins
+from tt_spec import Measurement, Pipeline, Plugins, Trial, WallClock
 from tt_spec.pieces.null_surrogate import NullSurrogate
 from tt_spec.pieces.random_searcher import RandomSearcher
 from tt_spec.pieces.top_sampler import TopSampler
@@ -95,13 +96,47 @@ def test_wrong_finalists_leave_the_race_one_by_one(pipeline):
     ]
 
 
+def test_once_time_is_up_the_best_is_verified_and_not_timed(pipeline, monkeypatch):
+    task = pipeline.task
+    (first, _), (second, second_s) = pipeline.top(2)
+    here = Here(task, wrong=[first])
+    monkeypatch.setattr(here, "race", lambda *args: pytest.fail("there is no time for a race"))
+    told = []
+    won = shipping.race([pipeline], here, told.append, enough=lambda: True)
+    assert tuple(won.rows[task.key]) == tuple(second) and won.seconds[task.key] == second_s
+    assert [m.config for m in told] == [tuple(first)]
+
+
+def test_several_finalists_race_only_where_something_is_at_stake(pipeline, monkeypatch):
+    """Of two tasks, one of which takes 99 % of the model's latency."""
+    light = dataclasses.replace(pipeline.task, key="light", name="light", weight=0.01)
+    copy = Pipeline(light, NullSurrogate(), RandomSearcher(), TopSampler())
+    copy.restore([dataclasses.replace(pipeline.measured(t), task_key="light") for t in _trials(pipeline)])
+    here, raced = Here(pipeline.task), []
+    real = here.race
+
+    def race(task, codes, *args):
+        raced.append((task.key, len(codes)))
+        return real(task, codes, *args)
+
+    monkeypatch.setattr(here, "race", race)
+    monkeypatch.setattr(here, "check", lambda task, row: None)
+    shipping.race([copy, pipeline], here, pytest.fail)
+    assert raced == [(pipeline.task.key, 2), ("light", 1)], "the heaviest first"
+
+
+def _trials(pipeline):
+    return [Trial(tuple(map(int, row)), (s,)) for row, s in pipeline.top(2)]
+
+
 @pytest.mark.parametrize(("after", "untuned"), [(1.2e-3, True), (1e-3, False), (5e-4, False)])
 def test_a_model_that_is_faster_untuned_ships_untuned(ready, pipeline, tmp_path, after, untuned):
     before = [1e-3 + 1e-6 * (-1) ** i for i in range(10)]
     here = Here(pipeline.task, models=[before, [after] * 10])
-    plain = deploy.compile_library(ready.lowered, {})
+    plain = tmp_path / "untuned.so"
+    shipping.write_untuned(ready, plain, Plugins())
     said = []
-    shipment = shipping.Shipment(ready, plain, here, {}, Plugins(), said.append)
+    shipment = shipping.Shipment(ready, plain, here, {}, Plugins(), Stages(WallClock(), None, said.append))
     shipped = shipping.ship(shipment, shipping.leaders([pipeline]), tmp_path / "m.so")
     assert shipped.untuned == ((pipeline.task.name,) if untuned else ())
     assert shipped.after_s == pytest.approx(1e-3 if untuned else after)

@@ -101,3 +101,12 @@ def test_minutes_count_from_the_start_of_the_run():
     clock.advance(0.2)
     assert Minutes().stop(run, clock) == "5 minutes are spent"
     assert Minutes(minutes=0.5).stop(run, clock) == "0.5 minutes are spent"
+
+
+def test_minutes_that_are_not_all_the_search_s():
+    clock = VirtualClock(1e9)
+    run, minutes = RunState([], clock.now()), Minutes(minutes=5, apart_s=60.0)
+    clock.advance(239.5)
+    assert minutes.stop(run, clock) is None and minutes.left_s(run, clock) == pytest.approx(0.5)
+    clock.advance(0.5)
+    assert minutes.stop(run, clock) == "5 minutes are spent, 60 s of them to start and to finish"

@@ -50,7 +50,7 @@ class Request:
         target: "native", a target string, JSON, dict or TVM target.
         recipe: Name or TOML file.
         sets: Overrides of the recipe: "searcher.population=256", "scheduler=round-robin".
-        minutes: Tuning time; with neither this nor `trials`, 5.
+        minutes: Of the whole run, from reading the model to writing the library; with neither this nor `trials`, 5.
         trials: Rows measured in this run, all tasks together.
         tasks: Patterns of task names or operators, as in a shell; commas may join several.
         skip: The same, for tasks to leave out. They ship with their best program from the history, or untuned.
@@ -95,7 +95,7 @@ class Request:
 
     @property
     def limit_minutes(self) -> float | None:
-        """Tuning time in minutes; None where only `trials` bounds the run."""
+        """Minutes of the whole run; None where only `trials` bounds it."""
         return 5.0 if self.minutes is None and self.trials is None else self.minutes
 
     @property
@@ -103,13 +103,13 @@ class Request:
         """The library's file, None without one."""
         return None if self.out is None else Path(self.out)
 
-    def budget(self, plugins: Plugins) -> list[Stopper]:
-        """The stoppers of the run's budget."""
+    def budget(self, plugins: Plugins, apart_s: float = 0.0) -> list[Stopper]:
+        """The stoppers of the run's budget, `apart_s` of whose minutes are not the search's."""
         stoppers = []
         if self.trials is not None:
             stoppers.append(plugins.build("stopper", "trials", trials=self.trials))
         if (minutes := self.limit_minutes) is not None:
-            stoppers.append(plugins.build("stopper", "minutes", minutes=minutes))
+            stoppers.append(plugins.build("stopper", "minutes", minutes=minutes, apart_s=apart_s))
         return stoppers
 
     def options(self) -> JsonObject:

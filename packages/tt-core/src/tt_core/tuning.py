@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import platform
+import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tt_spec import Clock, Measurement, Outcome, Pipeline, Plugins, RunInfo, StoreError, Task, WallClock, summary
+from tt_spec import Measurement, Outcome, Pipeline, Plugins, RunInfo, StoreError, Task, WallClock, summary
 from tt_spec.pieces.null_surrogate import NullSurrogate
 from tt_spec.pieces.random_searcher import RandomSearcher
 from tt_spec.pieces.top_sampler import TopSampler
@@ -30,7 +31,6 @@ from tt_core.assembly import (
     start_measurer,
 )
 from tt_core.causes import Causes
-from tt_core.compiler.quiet import quiet
 from tt_core.compiler.target import device_fingerprint, use_all_cores
 from tt_core.errors import VerificationError
 from tt_core.events.log import EventLog, folder
@@ -39,11 +39,10 @@ from tt_core.recipe import Recipe, resolve
 from tt_core.request import Asked, Request
 from tt_core.requirements import require_tvm
 from tt_core.result import LeftOut, Result, TaskResult
+from tt_core.stages import Ending, Stages, clock_text, past_endings, search_s
 
 if TYPE_CHECKING:
     from typing import Unpack
-
-    from tvm.relax import VMExecutable as Executable
 
     from tt_core.deploy.shipping import Shipped, Winners
 
@@ -80,14 +79,13 @@ def tune(
     """
     require_tvm()
     request, plugins = Request.of(model, asked), plugins or Plugins()
-    clock = WallClock()
-    began = clock.now()
+    stages = Stages(WallClock(), request.limit_minutes, say)
     with ExitStack() as stack:
-        run = _open(request, plugins, clock, stack)
+        run = _open(request, plugins, stages, stack)
         run.keep(log, say, stack)
         outcome = run.search([*plugins.listeners(), *listeners], halt)
         winners, shipped = run.ship(outcome)
-        return run.tell(outcome, winners, shipped, clock.now() - began)
+        return run.tell(outcome, winners, shipped, stages.spent_s)
 
 
 def versions(recipe: Recipe) -> dict[str, str]:
@@ -98,10 +96,10 @@ def versions(recipe: Recipe) -> dict[str, str]:
     return {"python": platform.python_version(), "tvm": tvm.__version__, "numpy": np.__version__, **ours}
 
 
-def _open(request: Request, plugins: Plugins, clock: Clock, stack: ExitStack) -> _Run:
+def _open(request: Request, plugins: Plugins, stages: Stages, stack: ExitStack) -> _Run:
     """Check and open all that the run needs; the stack closes it."""
     recipe = resolve(request.recipe, request.sets, plugins)
-    budget = request.budget(plugins)
+    request.budget(plugins)  # refused here, if at all
     use_all_cores()
     from tt_core.deploy import library
 
@@ -112,30 +110,70 @@ def _open(request: Request, plugins: Plugins, clock: Clock, stack: ExitStack) ->
     store = open_store(recipe, request.history, stack)
     measurer = start_measurer(recipe, target, stack, ships=request.out is not None)
     device = device_fingerprint(target)
-    ready = prepared(request, recipe, target, best_known(store, device))
-    untuned = None
-    if request.path is not None:  # a model that cannot be deployed is refused before it is tuned
-        with quiet():
-            untuned = library.compile_library(ready.lowered, {}, plugins)
-    with about_the_history():
+    with stages.stage("reading", f"reading {_named(request.model)}"):
+        ready = prepared(request, recipe, target, best_known(store, device))
+    untuned = _untuned(request, ready, plugins, stages, stack)
+    with about_the_history(), stages.stage("opening"):
         about = _begin(store, recipe, ready, request, device)
-
-        def known(task: Task) -> list[Measurement]:
-            return list(store.query(task_key=task.key, space_key=task.space.key, device=device))
-
+        past = _Past(store, device)
         made = assemble(
             recipe,
             ready.tasks,
             measurer,
-            clock=clock,
+            clock=stages.clock,
             seed=request.seed,
-            budget=budget,
             only_heavy=request.only_heavy,
             target=target,
-            known=known,
+            known=past.known,
         )
-        others = _restored(ready.left_out, known)
-    return _Run(request, ready, store, measurer, clock, about, made, others, untuned, plugins)
+        others = _restored(ready.left_out, past.known)
+        ending = Ending()
+        if untuned is not None:
+            ends = past_endings(store, ready.model.name, device, past.last)
+            ending = Ending.of(len(ready.lowered.tasks), untuned.seconds, ends)
+        made = dataclasses.replace(made, stoppers=[*made.stoppers, *request.budget(plugins, stages.apart_s(ending))])
+    return _Run(request, ready, store, measurer, stages, about, made, others, untuned, ending, plugins)
+
+
+def _named(model: object) -> str:
+    return str(model) if isinstance(model, str | Path) else "the model"
+
+
+@dataclass(frozen=True)
+class _Untuned:
+    """The model's library without any winner, and the seconds that making it took."""
+
+    path: Path
+    seconds: float
+
+
+def _untuned(request: Request, ready: Prepared, plugins: Plugins, stages: Stages, stack: ExitStack) -> _Untuned | None:
+    """None where no file is asked for. A model that cannot be deployed is refused here, before it is tuned."""
+    if request.path is None:
+        return None
+    from tt_core.deploy.shipping import write_untuned
+
+    path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tt-")), "untuned.so")
+    began = stages.spent_s
+    with stages.stage("untuned", "compiling it untuned, to compare with"):
+        write_untuned(ready, path, plugins)
+    return _Untuned(path, stages.spent_s - began)
+
+
+class _Past:
+    """The history's rows of this device, and when each of its runs measured last."""
+
+    def __init__(self, store: Store, device: str) -> None:
+        self.store, self.device = store, device
+        self.last: dict[str, float] = {}
+
+    def known(self, task: Task) -> list[Measurement]:
+        """All that is known of a task."""
+        found = list(self.store.query(task_key=task.key, space_key=task.space.key, device=self.device))
+        for m in found:
+            if m.origin != "finalist":
+                self.last[m.run_id] = max(m.at, self.last.get(m.run_id, 0.0))
+        return found
 
 
 def _begin(store: Store, recipe: Recipe, ready: Prepared, request: Request, device: str) -> JsonObject:
@@ -169,26 +207,28 @@ class _Run:
     Args:
         about: What the store was told, with `run_id`.
         others: The model's tasks that are not tuned.
-        untuned: The model's compiled library without any winner; None where no file is asked for.
+        ending: The expected end of the run.
     """
 
     request: Request
     ready: Prepared
     store: Store
     measurer: Any
-    clock: Clock
+    stages: Stages
     about: JsonObject
     made: Assembled
     others: list[Pipeline]
-    untuned: Executable | None
+    untuned: _Untuned | None
+    ending: Ending
     plugins: Plugins
 
     def keep(self, log: bool, say: Callable[[str], None], stack: ExitStack) -> None:
         """Open the event log and say what the run starts from."""
         self.say = say
         where = folder(self.request.history) if log else None
-        self.log = EventLog(where and where / f"{self.about['run_id']}.jsonl", self.clock, say)
+        self.log = EventLog(where and where / f"{self.about['run_id']}.jsonl", self.stages.clock, say)
         stack.callback(self.log.close)
+        self.stages.say = self.note
         for text in self.ready.model.notes:
             self.note(text)
         restored = sum(len(p.rows) for p in self.made.pipelines)
@@ -209,12 +249,32 @@ class _Run:
     def search(self, listeners: Sequence[Listener], halt: Callable[[], str | None]) -> Outcome:
         """Tune until the budget is spent or `halt` speaks."""
         about = {k: v for k, v in self.about.items() if k != "run_id"}
+        stages = self.stages
+        about["stages"] = {"spent_s": stages.spent_s, "ending_s": self.ending.total_s}
         info = RunInfo(self.about["run_id"], tuple(self.ready.tasks), about)
-        heard = [self.log, *listeners]
+        stages.hear(self.log.emit)
+        if self.request.limit_minutes is not None:
+            self.note(self._promise(self.request.limit_minutes))
         loop = self.made.loop(
-            self.measurer, self.store, self.clock, info=info, listeners=heard, halt=halt, stamp=self.stamp
+            self.measurer,
+            self.store,
+            stages.clock,
+            info=info,
+            listeners=[self.log, *listeners],
+            halt=halt,
+            stamp=self.stamp,
         )
-        return loop.run()
+        with stages.stage("tuning"):
+            return loop.run()
+
+    def _promise(self, minutes: float) -> str:
+        """The minutes' use, in words."""
+        search, ending = search_s(minutes, self.stages.spent_s, self.ending), self.ending.total_s
+        text = f"tuning for {clock_text(search)}"
+        if self.untuned is not None:
+            text += f", then about {clock_text(ending)} to re-time, compile, verify and write"
+        late = self.stages.spent_s + search + ending - 60.0 * minutes
+        return text if late < 1 else f"{text}; that is {clock_text(late)} late: the minutes are few for this model"
 
     def ship(self, outcome: Outcome) -> tuple[Winners, Shipped | None]:
         """Choose and verify the winners and, where a file is asked for, write it; the run ends here."""
@@ -243,13 +303,19 @@ class _Run:
     def _written(self) -> tuple[Winners, Shipped]:
         from tt_core.deploy.shipping import Shipment, race, ship
 
-        self.note("re-timing and verifying the finalists")
-        winners = race(self.made.pipelines, self.measurer, self._wrong)
-        for p in self.others:
-            with suppress(VerificationError):  # nobody asked for this task: it stays untuned
-                winners = winners.merged(race([p], self.measurer, self._wrong))
+        assert self.untuned is not None, "made wherever a file is asked for"
+        after_s = self.ending.compile_s + self.ending.models_s
+
+        def enough() -> bool:
+            return self.stages.left_s < after_s
+
+        with self.stages.stage("re-timing", "re-timing and verifying the finalists"):
+            winners = race(self.made.pipelines, self.measurer, self._wrong, enough)
+            for p in self.others:
+                with suppress(VerificationError):  # nobody asked for this task: it stays untuned
+                    winners = winners.merged(race([p], self.measurer, self._wrong, enough))
         told = {k: self.about[k] for k in ("recipe", "versions")}
-        shipment = Shipment(self.ready, self.untuned, self.measurer, told, self.plugins, self.note)
+        shipment = Shipment(self.ready, self.untuned.path, self.measurer, told, self.plugins, self.stages)
         path = Path(str(self.request.path))
         return winners, ship(shipment, winners, path)
 
@@ -257,7 +323,7 @@ class _Run:
         """Tell the history of a finalist that computes something else."""
         run_id = self.about["run_id"]
         with suppress(StoreError):  # a store that is broken has said so
-            self.store.append([dataclasses.replace(m, at=self.clock.now(), run_id=run_id, **self.stamp)])
+            self.store.append([dataclasses.replace(m, at=self.stages.clock.now(), run_id=run_id, **self.stamp)])
 
     def tell(self, outcome: Outcome, winners: Winners, shipped: Shipped | None, seconds: float) -> Result:
         """The result, also for the log."""

@@ -15,16 +15,21 @@ class Minutes:
 
     Args:
         minutes: May be a fraction. (default: 5)
+        apart_s: Seconds of them that are not the search's: what went before it, and what is kept to finish.
+            (default: 0)
     """
 
     scope: Literal["task", "run"] = "run"
 
-    def __init__(self, minutes: float = 5.0) -> None:
-        self.minutes = minutes
+    def __init__(self, minutes: float = 5.0, apart_s: float = 0.0) -> None:
+        self.minutes, self.apart_s = minutes, apart_s
 
     def stop(self, state: RunState, clock: Clock) -> str | None:
-        return f"{self.minutes:g} minutes are spent" if self.left_s(state, clock) <= 0 else None
+        if self.left_s(state, clock) > 0:
+            return None
+        apart = f", {self.apart_s:.0f} s of them to start and to finish" if self.apart_s >= 1 else ""
+        return f"{self.minutes:g} minutes are spent{apart}"
 
     def left_s(self, state: RunState, clock: Clock) -> float:
         """Seconds until the end."""
-        return state.started + 60.0 * self.minutes - clock.now()
+        return state.started + 60.0 * self.minutes - self.apart_s - clock.now()

@@ -103,7 +103,9 @@ def tune(
     target: TargetOption = Request.target,
     recipe: Annotated[str, typer.Option(help="Name (tt recipes) or TOML file")] = Request.recipe,
     trials: Annotated[int | None, typer.Option(help="Programs to measure in this run")] = None,
-    minutes: Annotated[float | None, typer.Option(help="Tuning time; 5 if there is no other budget")] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="Of the whole run, from reading to writing; 5 if there is no other budget")
+    ] = None,
     tasks: TasksOption = None,
     skip: SkipOption = None,
     only_heavy: Annotated[

@@ -12,6 +12,7 @@ from rich.table import Table
 from tt_spec import Batch, Clock, Listener, Measurement, RunInfo, TaskState, WallClock
 
 from tt_core.events.log import JsonLines
+from tt_core.stages import clock_text
 
 __all__ = ["LiveTable", "PlainLines", "Shown", "latency", "listener"]
 
@@ -41,11 +42,13 @@ class _Progress(Shown):
     def __init__(self, minutes: float | None, trials: int | None, clock: Clock | None = None) -> None:
         self.minutes, self.trials, self.clock = minutes, trials, clock or WallClock()
         self.states: dict[str, TaskState] = {}
-        self.started = self.clock.now()
+        self.started, self.ending_s = self.clock.now(), 0.0
         self.last = ""
 
     def tt_run_started(self, run: RunInfo) -> None:
-        self.started = self.clock.now()
+        about = run.options.get("stages") or {}
+        self.started = self.clock.now() - (about.get("spent_s") or 0.0)
+        self.ending_s = about.get("ending_s") or 0.0
         self.states = {t.key: TaskState(t) for t in run.tasks} | {s.task.key: s for s in run.states}
 
     def update(self, state: TaskState) -> None:
@@ -57,7 +60,8 @@ class _Progress(Shown):
         parts = []
         if self.minutes is not None:
             seconds = max(0.0, 60 * self.minutes - (self.clock.now() - self.started))
-            parts.append(f"{int(seconds // 60)}:{int(seconds % 60):02d} left")
+            kept = f", {clock_text(self.ending_s)} of it to finish" if self.ending_s >= 1 else ""
+            parts.append(f"{clock_text(seconds)} left{kept}")
         if self.trials is not None:
             parts.append(f"{max(0, self.trials - sum(s.trials for s in self.states.values()))} trials left")
         return ", ".join(parts)

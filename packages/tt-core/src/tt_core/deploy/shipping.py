@@ -19,16 +19,19 @@ from tt_core.compiler.quiet import quiet
 from tt_core.compiler.target import threads_of
 from tt_core.deploy import library as files
 from tt_core.errors import VerificationError
+from tt_core.shares import heavy, shares
+from tt_core.stages import Stages
 
 if TYPE_CHECKING:
-    from tvm.relax import VMExecutable as Executable
-
     from tt_core.models.model import Input
     from tt_core.prepared import Prepared
 
-__all__ = ["Shipment", "Shipped", "Ships", "Winners", "beats", "leaders", "race", "ship"]
+__all__ = ["Shipment", "Shipped", "Ships", "Winners", "beats", "leaders", "race", "ship", "write_untuned"]
 
 ROUNDS, ROUND_MS = 10, 10.0
+
+KEEP, WITHIN = 4, 1.1
+"""Finalists of a task at most, and how many times the best's seconds one may have taken."""
 
 
 class Ships(Races, Checks, RacesModels, RunsModels, Protocol):
@@ -83,46 +86,67 @@ def race(
     pipelines: Sequence[Pipeline],
     measurer: Ships,
     wrong: Callable[[Measurement], None],
-    keep: int = 4,
-    within: float = 1.1,
+    enough: Callable[[], bool] = lambda: False,
 ) -> Winners:
-    """Time each task's best few again, interleaved with its untuned program, and verify the winner.
+    """Time each task's finalists again, interleaved with its untuned program, and verify the winner.
 
-    A finalist that computes something else loses its time in the pipeline.
+    The heaviest tasks come first, and only those that hold 95 % of the latency have several finalists: among the others
+    nothing is at stake. A finalist that computes something else loses its time in the pipeline.
 
     Args:
         measurer: Has `race` and `check`.
         wrong: Told of each such finalist.
-        keep: Finalists of a task, at most.
-        within: How many times the best's seconds a finalist may have taken.
+        enough: Asked before each task whether time is up; the rest are verified and ship as they were measured.
 
     Raises:
         VerificationError: Every finalist of a task computes something else; names the task.
     """
     rows: dict[str, np.ndarray] = {}
     seconds: dict[str, float] = {}
-    for p in pipelines:
-        top = p.top(keep)
-        seconds[p.task.key] = p.best_s
-        near = [row for row, s in top if s <= within * p.best_s]
-        why = None
-        while near:
-            *timed, untuned = measurer.race(p.task, np.stack(near), ROUNDS, ROUND_MS, True)
-            medians = [float(np.median(t)) for t in timed]
-            winner = int(np.argmin(medians))
-            if beats(untuned, timed[winner]):
-                seconds[p.task.key] = float(np.median(untuned))
-                break
-            why = measurer.check(p.task, near[winner])
-            if why is None:
-                rows[p.task.key], seconds[p.task.key] = near[winner], medians[winner]
-                break
-            found = _wrong(p.task, near.pop(winner), why)
-            p.restore([found])
-            wrong(found)
-        if why is not None and not near:
-            raise VerificationError(f"operator {p.task.name}: {why}; nothing was written")
+    tasks = [p.task for p in pipelines]
+    matters = heavy(shares(tasks, [p.best_s for p in pipelines])) if tasks else []
+    order = sorted(zip(pipelines, matters, strict=True), key=lambda pm: -_latency_s(pm[0]))
+    for p, many in order:
+        row, seconds[p.task.key] = _winner(p, measurer, wrong, KEEP if many else 1, not enough())
+        if row is not None:
+            rows[p.task.key] = row
     return Winners(rows, seconds)
+
+
+def _latency_s(p: Pipeline) -> float:
+    return p.task.weight * p.best_s if np.isfinite(p.best_s) else 0.0
+
+
+def _winner(
+    p: Pipeline, measurer: Ships, wrong: Callable[[Measurement], None], keep: int, timed: bool
+) -> tuple[np.ndarray | None, float]:
+    """The row that ships, None for the untuned program, and its seconds.
+
+    Args:
+        keep: Finalists, at most.
+        timed: Whether they race; else the best that computes the right result ships.
+    """
+    near = [(row, s) for row, s in p.top(KEEP) if s <= WITHIN * p.best_s]
+    seconds, why = p.best_s, None
+    while near:
+        medians = [s for _, s in near]
+        winner = 0
+        if timed:
+            rows = np.stack([row for row, _ in near[:keep]])
+            *times, untuned = measurer.race(p.task, rows, ROUNDS, ROUND_MS, True)
+            medians = [float(np.median(t)) for t in times]
+            winner = int(np.argmin(medians))
+            if beats(untuned, times[winner]):
+                return None, float(np.median(untuned))
+        why = measurer.check(p.task, near[winner][0])
+        if why is None:
+            return near[winner][0], medians[winner]
+        found = _wrong(p.task, near.pop(winner)[0], why)
+        p.restore([found])
+        wrong(found)
+    if why is not None:
+        raise VerificationError(f"operator {p.task.name}: {why}; nothing was written")
+    return None, seconds
 
 
 def _wrong(task: Task, row: np.ndarray, why: str) -> Measurement:
@@ -141,28 +165,37 @@ class Shipment:
     """The means to write the file.
 
     Args:
-        untuned: The model's compiled library without any winner.
+        untuned: The model's library without any winner; see `write_untuned`.
         measurer: Has `run_model` and `race_models`.
         about: What the sidecar says of the run, e.g. recipe and versions.
-        say: Told in one line what is being done.
+        stages: Told of each; their `say` of what else is done.
     """
 
     ready: Prepared
-    untuned: Executable
+    untuned: Path
     measurer: Ships
     about: JsonObject
     plugins: Plugins
-    say: Callable[[str], None]
+    stages: Stages
 
     def sidecar(self) -> JsonObject:
         """The part of the sidecar that does not depend on what ships."""
-        return {
-            "inputs": [_input(i) for i in self.ready.model.inputs],
-            "outputs": list(self.ready.model.outputs),
-            "target": str(self.ready.target),
-            "threads": threads_of(self.ready.target),
-            **self.about,
-        }
+        return {**_sidecar(self.ready), **self.about}
+
+
+def write_untuned(ready: Prepared, path: Path, plugins: Plugins) -> None:
+    """Compile the model as it is, to compare with; raises `ModelError` for one that cannot be deployed."""
+    with quiet():
+        files.write(files.compile_library(ready.lowered, {}, plugins), path, _sidecar(ready))
+
+
+def _sidecar(ready: Prepared) -> JsonObject:
+    return {
+        "inputs": [_input(i) for i in ready.model.inputs],
+        "outputs": list(ready.model.outputs),
+        "target": str(ready.target),
+        "threads": threads_of(ready.target),
+    }
 
 
 def ship(shipment: Shipment, winners: Winners, path: Path) -> Shipped:
@@ -170,33 +203,36 @@ def ship(shipment: Shipment, winners: Winners, path: Path) -> Shipped:
 
     Raises `VerificationError` if an output differs; nothing is written then.
     """
-    ready, measurer, say = shipment.ready, shipment.measurer, shipment.say
+    ready, measurer, stages = shipment.ready, shipment.measurer, shipment.stages
     sidecar = shipment.sidecar()
     rng = np.random.default_rng(0)
     inputs = {i.name: random_array(i.shape, i.dtype, rng, i.below) for i in ready.model.inputs}
-    say("compiling the model")
     with tempfile.TemporaryDirectory(prefix="tt-") as folder:
-        before, after = Path(folder, "untuned.so"), Path(folder, "tuned.so")
-        with quiet():
-            files.write(shipment.untuned, before, sidecar)
-            built = files.compile_library(ready.lowered, winners.rows, shipment.plugins)
-            files.write(built, after, sidecar)
-        say("timing the model before and after")
-        timed = measurer.race_models([str(before), str(after)], inputs)
+        before, after = shipment.untuned, Path(folder, "tuned.so")
+        with stages.stage("compiling", "compiling the model"), quiet():
+            files.write(files.compile_library(ready.lowered, winners.rows, shipment.plugins), after, sidecar)
+        with stages.stage("timing", "timing the model before and after"):
+            timed = measurer.race_models([str(before), str(after)], inputs, _models_s(stages))
         before_s, after_s = (float(np.median(t)) for t in timed)
         names = winners.untuned(ready.tasks)
         if beats(*timed):
-            say("the whole model is faster untuned, so it ships untuned")
-            built, after, after_s, winners = shipment.untuned, before, before_s, Winners({}, {})
+            stages.say("the whole model is faster untuned, so it ships untuned")
+            after, after_s, winners = before, before_s, Winners({}, {})
             names = tuple(t.name for t in ready.tasks)
-        say("verifying the model")
-        got, want = measurer.run_model(str(after), inputs), measurer.run_model(str(before), inputs)
-        verified = files.verify(ready.model, inputs, got, want, say)
-    sidecar["latency_before_s"], sidecar["latency_after_s"] = before_s, after_s
-    sidecar["verified"], sidecar["tasks"] = verified, _tasks(ready, winners)
-    with quiet():
-        files.write(built, path, sidecar)
+        with stages.stage("verifying", "verifying the model"):
+            want = measurer.run_model(str(before), inputs)
+            got = want if after == before else measurer.run_model(str(after), inputs)
+            verified = files.verify(ready.model, inputs, got, want, stages.say)
+        sidecar["latency_before_s"], sidecar["latency_after_s"] = before_s, after_s
+        sidecar["verified"], sidecar["tasks"] = verified, _tasks(ready, winners)
+        with stages.stage("writing"):
+            files.publish(after, path, sidecar)
     return Shipped(before_s, after_s, verified, names)
+
+
+def _models_s(stages: Stages) -> float:
+    """Seconds for timing the whole model: 6, or 2 where the run's minutes are over."""
+    return min(6.0, max(2.0, stages.left_s / 2))
 
 
 def _tasks(ready: Prepared, winners: Winners) -> list[JsonObject]:

@@ -1,0 +1,144 @@
+"""A run's stages and the minutes that they share: reading, tuning and finishing together take what was asked for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from tt_spec import Clock
+from tt_spec.roles import ListsRuns, Store
+
+__all__ = ["Ending", "Stages", "clock_text", "past_endings", "search_s"]
+
+RACE_S = 0.8
+"""Re-timing one operator's finalists: three builds, ten rounds, a check. Two Zen 4 cores, loaded."""
+
+APPLY_S = 0.25
+"""Opening an operator's space and applying its winner before the model is compiled."""
+
+MODELS_S = 12.0
+"""Loading, timing and running the whole model twice, and its peer."""
+
+AGAIN = 1.25
+"""Compiling the tuned model beside the untuned one: its programs are longer, and constants are stored anew."""
+
+LEAST = 1 / 3
+"""Share of the minutes that the search gets at least."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Seconds that the end of a run is expected to take.
+
+    Args:
+        retime_s: Re-timing and checking finalists; what is left over or missing of the time is its own.
+        compile_s: Compiling and writing the tuned model.
+        models_s: Timing and verifying it.
+    """
+
+    retime_s: float = 0.0
+    compile_s: float = 0.0
+    models_s: float = 0.0
+
+    @classmethod
+    def of(cls, operators: int, untuned_s: float, past: Sequence[float] = ()) -> Ending:
+        """The end of a run with so many operators.
+
+        Args:
+            untuned_s: What compiling and writing the untuned model took, which every such run does first.
+            past: What the ends of earlier runs of this model took; the longest counts, and makes up the re-timing.
+        """
+        compile_s = AGAIN * untuned_s + APPLY_S * operators
+        retime_s = RACE_S * operators
+        if past:
+            retime_s = max(0.25 * retime_s, max(past) - compile_s - MODELS_S)
+        return cls(retime_s, compile_s, MODELS_S)
+
+    @property
+    def total_s(self) -> float:
+        return self.retime_s + self.compile_s + self.models_s
+
+
+def search_s(minutes: float, before_s: float, ending: Ending) -> float:
+    """Seconds for the search: what is left of the minutes, but at least `LEAST` of them."""
+    whole = 60.0 * minutes
+    return max(whole - before_s - ending.total_s, LEAST * whole)
+
+
+def past_endings(store: Store, model: str, device: str, last: Mapping[str, float], most: int = 3) -> list[float]:
+    """Seconds from the last measurement to the end, of the latest runs that wrote this model on this device.
+
+    Args:
+        last: When each run measured last, by its id.
+    """
+    if not isinstance(store, ListsRuns):
+        return []
+    found: list[float] = []
+    for run in reversed(store.runs()):
+        info, ended = run.get("info") or {}, run.get("ended")
+        same = (info.get("model"), info.get("device")) == (model, device)
+        wrote = same and (info.get("options") or {}).get("out") and run["id"] in last
+        if wrote and ended is not None:
+            found.append(max(0.0, ended - last[run["id"]]))
+    return found[:most]
+
+
+class Stages:
+    """Tells each stage of a run as it begins, with what remains of its minutes, and how long it took when it ends.
+
+    Args:
+        minutes: Of the whole run; None where only trials bound it.
+        say: Told one line a stage.
+    """
+
+    def __init__(self, clock: Clock, minutes: float | None, say: Callable[[str], None]) -> None:
+        self.clock, self.minutes, self.say = clock, minutes, say
+        self.began = clock.now()
+        self.done: list[dict[str, Any]] = []
+        self.heard: Callable[..., None] = lambda event, **what: None
+
+    def hear(self, emit: Callable[..., None]) -> None:
+        """Tell `emit("stage", name=, began=, seconds=)` of every stage, those before included."""
+        self.heard = emit
+        for stage in self.done:
+            emit("stage", **stage)
+
+    @property
+    def spent_s(self) -> float:
+        """Seconds since the run began."""
+        return self.clock.now() - self.began
+
+    @property
+    def left_s(self) -> float:
+        """Seconds left of the minutes, negative once they are over; inf without."""
+        return math.inf if self.minutes is None else 60.0 * self.minutes - self.spent_s
+
+    def apart_s(self, ending: Ending) -> float:
+        """Seconds of the minutes that a search which begins now may not have."""
+        return 0.0 if self.minutes is None else 60.0 * self.minutes - search_s(self.minutes, self.spent_s, ending)
+
+    @contextmanager
+    def stage(self, name: str, text: str = "") -> Iterator[None]:
+        """A stage of that name; `text` is said of it with what remains."""
+        if text:
+            self.say(f"{text}{self.remaining()}")
+        began = self.clock.now()
+        try:
+            yield
+        finally:
+            stage = {"name": name, "began": began, "seconds": self.clock.now() - began}
+            self.done.append(stage)
+            self.heard("stage", **stage)
+
+    def remaining(self) -> str:
+        """What remains, to be put behind a text."""
+        return "" if math.isinf(self.left_s) else f" ({clock_text(self.left_s)} left)"
+
+
+def clock_text(seconds: float) -> str:
+    """Seconds as 4:05."""
+    whole = max(0, round(seconds))
+    return f"{whole // 60}:{whole % 60:02d}"

@@ -1,0 +1,102 @@
+"""Minutes that mean minutes: what a run keeps back to finish, and what it says of its stages."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from tt_core.stages import APPLY_S, MODELS_S, RACE_S, Ending, Stages, clock_text, past_endings, search_s
+from tt_spec import VirtualClock
+from tt_spec.pieces.memory_store import MemoryStore
+
+
+def test_the_end_of_a_run_by_hand():
+    ending = Ending.of(10, 8.0)
+    assert ending.retime_s == pytest.approx(10 * RACE_S)
+    assert ending.compile_s == pytest.approx(1.25 * 8 + 10 * APPLY_S)
+    assert ending.total_s == pytest.approx(10 * RACE_S + 10 + 10 * APPLY_S + MODELS_S)
+
+
+def test_earlier_runs_say_how_long_re_timing_takes():
+    fixed = 1.25 * 8 + 10 * APPLY_S + MODELS_S
+    assert Ending.of(10, 8.0, [fixed + 3.0, fixed + 5.0]).total_s == pytest.approx(fixed + 5.0)
+    quick = Ending.of(10, 8.0, [1.0])
+    assert quick.retime_s == pytest.approx(0.25 * 10 * RACE_S), "one run that was quick does not take all of it"
+
+
+def test_the_search_gets_what_is_left_and_a_third_at_least():
+    ending = Ending(10.0, 20.0, 12.0)
+    assert search_s(5, 18.0, ending) == pytest.approx(300 - 18 - 42)
+    assert search_s(1, 18.0, ending) == pytest.approx(20.0)
+
+
+def test_what_is_not_the_search_s_leaves_time_for_the_end():
+    clock = VirtualClock()
+    stages = Stages(clock, 5.0, lambda text: None)
+    clock.advance(18.0)
+    apart_s = stages.apart_s(Ending(10.0, 20.0, 12.0))
+    assert apart_s == pytest.approx(60.0)  # 18 before, 42 after
+    clock.advance(300.0 - 18.0 - 42.0)
+    assert stages.left_s == pytest.approx(42.0)
+
+
+def test_a_stage_is_said_with_what_remains_and_told_when_it_ends():
+    clock, said, told = VirtualClock(), [], []
+    stages = Stages(clock, 2.0, said.append)
+    with stages.stage("reading", "reading m.onnx"):
+        clock.advance(5.0)
+    assert said == ["reading m.onnx (2:00 left)"]
+    stages.hear(lambda event, **what: told.append((event, what)))
+    with pytest.raises(KeyError), stages.stage("compiling", "compiling the model"):
+        clock.advance(2.5)
+        raise KeyError
+    assert said[1] == "compiling the model (1:55 left)"
+    assert told == [
+        ("stage", {"name": "reading", "began": 0.0, "seconds": 5.0}),
+        ("stage", {"name": "compiling", "began": 5.0, "seconds": 2.5}),
+    ]
+
+
+def test_without_minutes_nothing_remains_to_be_said():
+    said = []
+    stages = Stages(VirtualClock(), None, said.append)
+    with stages.stage("reading", "reading m.onnx"):
+        pass
+    assert said == ["reading m.onnx"] and math.isinf(stages.left_s)
+    assert stages.apart_s(Ending(1.0, 1.0, 1.0)) == 0.0
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (-3, "0:00"), (59.6, "1:00"), (245, "4:05")])
+def test_seconds_as_a_clock_shows_them(seconds, text):
+    assert clock_text(seconds) == text
+
+
+class Runs(MemoryStore):
+    """Told of runs."""
+
+    def __init__(self, *runs):
+        super().__init__()
+        self.told = list(runs)
+
+    def runs(self):
+        return self.told
+
+
+def run(i: str, ended: float | None, model: str = "m", device: str = "cpu", out: str | None = "m.so"):
+    return {"id": i, "ended": ended, "info": {"model": model, "device": device, "options": {"out": out}}}
+
+
+def test_only_ends_of_the_same_model_here_count():
+    last = {"a": 100.0, "b": 200.0, "c": 300.0, "d": 400.0, "e": 500.0}
+    store = Runs(
+        run("a", 130.0),
+        run("b", 220.0, model="n"),
+        run("c", None),
+        run("d", 444.0, out=None),
+        run("e", 541.0),
+        run("unknown", 600.0),
+    )
+    assert past_endings(store, "m", "cpu", last) == [41.0, 30.0]
+    assert past_endings(store, "m", "cpu", last, most=1) == [41.0]
+    assert past_endings(store, "m", "gpu", last) == []
+    assert past_endings(MemoryStore(), "m", "cpu", last) == []
