@@ -57,6 +57,11 @@ def test_a_stage_is_said_with_what_remains_and_told_when_it_ends():
     ]
 
 
+def test_minutes_may_have_begun_before():
+    clock = VirtualClock(100.0)
+    assert Stages(clock, 1.0, lambda text: None, began=97.5).left_s == pytest.approx(57.5)
+
+
 def test_without_minutes_nothing_remains_to_be_said():
     said = []
     stages = Stages(VirtualClock(), None, said.append)

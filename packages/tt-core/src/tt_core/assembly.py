@@ -31,7 +31,7 @@ from tt_spec.serial import JsonObject
 from tt_core.compiler.peak import peak_flops
 from tt_core.compiler.quiet import quiet
 from tt_core.compiler.target import resolve as resolve_target
-from tt_core.compiler.target import runnable, threads_of
+from tt_core.compiler.target import runnable
 from tt_core.errors import FileError, OptionError, TargetError
 from tt_core.light import LightScheduler
 from tt_core.prepared import Prepared, prepare
@@ -212,15 +212,16 @@ def prepared(request: Request, recipe: Recipe, target: Target, best: Callable[[T
     )
 
 
-def start_measurer(recipe: Recipe, target: Target, stack: ExitStack, ships: bool) -> Any:
-    """The recipe's measurer for the target, its workers on their way; the stack closes it.
+def start_measurer(recipe: Recipe, threads: int, stack: ExitStack, ships: bool) -> Any:
+    """The recipe's measurer, its workers on their way; the stack closes it.
 
     Args:
+        threads: Of a program.
         ships: The run writes a file, for which the measurer races and checks finalists and runs models.
 
     Raises `OptionError` naming what the measurer lacks.
     """
-    options = MeasurerOptions(BACKEND, threads_of(target), recipe.build("evaluator"))
+    options = MeasurerOptions(BACKEND, threads, recipe.build("evaluator"))
     needed = (Measurer, Races, Checks, RacesModels, RunsModels) if ships else (Measurer,)
     try:
         measurer = recipe.build("measurer", **vars(options))

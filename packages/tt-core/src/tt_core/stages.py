@@ -19,8 +19,8 @@ RACE_S = 0.8
 APPLY_S = 0.25
 """Opening an operator's space and applying its winner before the model is compiled."""
 
-MODELS_S = 12.0
-"""Loading, timing and running the whole model twice, and its peer."""
+MODELS_S = 15.0
+"""Loading, timing and running the whole model twice, and its peer; ending the workers."""
 
 AGAIN = 1.25
 """Compiling the tuned model beside the untuned one: its programs are longer, and constants are stored anew."""
@@ -92,11 +92,14 @@ class Stages:
     Args:
         minutes: Of the whole run; None where only trials bound it.
         say: Told one line a stage.
+        began: When the minutes began to count, by the clock; None is now.
     """
 
-    def __init__(self, clock: Clock, minutes: float | None, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, clock: Clock, minutes: float | None, say: Callable[[str], None], began: float | None = None
+    ) -> None:
         self.clock, self.minutes, self.say = clock, minutes, say
-        self.began = clock.now()
+        self.began = clock.now() if began is None else began
         self.done: list[dict[str, Any]] = []
         self.heard: Callable[..., None] = lambda event, **what: None
 

@@ -31,7 +31,7 @@ from tt_core.assembly import (
     start_measurer,
 )
 from tt_core.causes import Causes
-from tt_core.compiler.target import device_fingerprint, use_all_cores
+from tt_core.compiler.target import cores, device_fingerprint, threads_of, use_all_cores
 from tt_core.errors import VerificationError
 from tt_core.events.log import EventLog, folder
 from tt_core.prepared import Prepared
@@ -57,6 +57,7 @@ def tune(
     halt: Callable[[], str | None] = lambda: None,
     say: Callable[[str], None] = lambda text: None,
     plugins: Plugins | None = None,
+    began: float | None = None,
     **asked: Unpack[Asked],
 ) -> Result:
     """Tune a model's operators on this machine and write the faster model.
@@ -67,6 +68,7 @@ def tune(
         listeners: Hear the run's events.
         halt: Asked after every measurement; a text ends the run with that reason.
         say: Told in one line what happens around the tuning.
+        began: When the minutes began to count, seconds since the epoch; None is now.
         asked: The fields of `tt_core.request.Request`: target, recipe, set, minutes, trials, tasks, skip, only_heavy,
             shapes, fix, history, out, seed.
 
@@ -79,7 +81,7 @@ def tune(
     """
     require_tvm()
     request, plugins = Request.of(model, asked), plugins or Plugins()
-    stages = Stages(WallClock(), request.limit_minutes, say)
+    stages = Stages(WallClock(), request.limit_minutes, say, began)
     with ExitStack() as stack:
         run = _open(request, plugins, stages, stack)
         run.keep(log, say, stack)
@@ -101,14 +103,17 @@ def _open(request: Request, plugins: Plugins, stages: Stages, stack: ExitStack) 
     recipe = resolve(request.recipe, request.sets, plugins)
     request.budget(plugins)  # refused here, if at all
     use_all_cores()
+    store = open_store(recipe, request.history, stack)
+    ships, native = request.out is not None, request.target == "native"
+    # workers load TVM while this process does; what threads a target has that is not this CPU, TVM must say
+    measurer = start_measurer(recipe, cores(), stack, ships) if native else None
     from tt_core.deploy import library
 
     if request.path is not None:
         given = (request.model, request.recipe, request.history)
         library.check_writable(request.path, apart=[p for p in given if isinstance(p, str | Path)])
     target = check_target(request.target)
-    store = open_store(recipe, request.history, stack)
-    measurer = start_measurer(recipe, target, stack, ships=request.out is not None)
+    measurer = measurer or start_measurer(recipe, threads_of(target), stack, ships)
     device = device_fingerprint(target)
     with stages.stage("reading", f"reading {_named(request.model)}"):
         ready = prepared(request, recipe, target, best_known(store, device))

@@ -14,6 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, TypeGuard
 
+import psutil
 import typer
 from tt_spec import PluginError, Plugins
 from tt_spec.hooks import EVENTS
@@ -176,7 +177,8 @@ def _tuned(model: str, asked: Asked, log: bool, shown: Reader) -> Result:
         def ended() -> str | None:
             return halt() or ("nobody reads its output" if shown.gone else None)
 
-        return tune(model, log=log, halt=ended, say=shown.note, listeners=[shown], **asked)
+        typed = psutil.Process().create_time()
+        return tune(model, log=log, halt=ended, say=shown.note, listeners=[shown], began=typed, **asked)
 
 
 @app.command("tasks")
