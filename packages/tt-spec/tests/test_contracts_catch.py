@@ -323,6 +323,7 @@ def _one_width(groups, rng):
 SURROGATES = {
     "reads pictures": Model(inputs="pictures"),
     "shared?": Model(shared=None),
+    "starts once": Model(prestart=lambda: "started"),
     "one number": Model(predicting=lambda X, p: Prediction(np.array(0.5), np.array(0.0))),
     "negative doubt": Model(predicting=lambda X, p: Prediction(p.mean, p.std - 1.0)),
     "NaN": Model(predicting=lambda X, p: Prediction(p.mean * np.nan, p.std)),
@@ -795,6 +796,7 @@ CAUGHT_BY = {
     ("sampler", "one dimension"): "selects_distinct_fresh_rows_of_the_proposal",
     ("surrogate", "reads pictures"): "declares_what_it_reads",
     ("surrogate", "shared?"): "declares_what_it_reads",
+    ("surrogate", "starts once"): "starts_early",
     ("surrogate", "one number"): "predicts_one_finite_label_per_row",
     ("surrogate", "negative doubt"): "predicts_one_finite_label_per_row",
     ("surrogate", "NaN"): "predicts_one_finite_label_per_row",

@@ -26,7 +26,7 @@ from tt_spec import (
 )
 from tt_spec.errors import ORIGIN, whose
 from tt_spec.pipeline import ProgramSource
-from tt_spec.roles import Surrogate
+from tt_spec.roles import Prestarts, Surrogate
 
 __all__ = ["Stopwatch", "Thinking", "ThinkingPipeline", "Thoughts", "WatchedModel", "WatchedPrograms", "WatchedRecipe"]
 
@@ -78,6 +78,10 @@ class WatchedModel:
     def __init__(self, model: Surrogate, watch: Stopwatch) -> None:
         self.model, self.watch, self.inputs, self.shared = model, watch, model.inputs, model.shared
         setattr(self, ORIGIN, whose("surrogate", model))  # what fails in it is the model's
+
+    def prestart(self) -> None:
+        if isinstance(self.model, Prestarts):
+            self.model.prestart()
 
     def fit(self, groups: Sequence[Group], rng: np.random.Generator) -> None:
         self.watch(self.model.fit, groups, rng)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from tt_spec import Clock, Loop, Measurement, Pipeline, Plugins, StoreError, Task
+from tt_spec import Clock, Loop, Measurement, Pipeline, Plugins, StoreError, Task, blame
 from tt_spec.pipeline import ProgramSource
 from tt_spec.roles import (
     Checks,
@@ -84,6 +84,14 @@ class Assembled:
     scheduler: LightScheduler
     stoppers: list[Stopper]
     batch: int
+
+    def prestart(self) -> None:
+        """Let cost models load what they need beside the first builds, one of a kind for all."""
+        models = [m for p in self.pipelines for m in (p.surrogate, p.draft) if m is not None]
+        for model in {type(m): m for m in models}.values():
+            if isinstance(model, Prestarts):
+                with blame("surrogate", model):
+                    model.prestart()
 
     def loop(self, measurer: Measurer, store: Store, clock: Clock, **options: Any) -> Loop:
         """The loop over them; `options` as in `tt_spec.Loop`: `info`, `listeners`, `halt`, `stamp`."""

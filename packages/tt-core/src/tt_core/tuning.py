@@ -269,6 +269,7 @@ class _Run:
             halt=halt,
             stamp=self.stamp,
         )
+        self.made.prestart()
         with stages.stage("tuning"):
             return loop.run()
 

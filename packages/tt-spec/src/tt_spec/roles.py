@@ -192,7 +192,7 @@ class MeasurerOptions:
 
 @runtime_checkable
 class Prestarts(Protocol):
-    """A measurer that can begin to start before it has work."""
+    """A measurer or cost model that can begin to start before it has work."""
 
     def prestart(self) -> None:
         """Start what it needs and return at once."""
@@ -610,6 +610,7 @@ PROTOCOLS: dict[str, type] = {
 
 CAPABILITIES: dict[str, tuple[type, ...]] = {
     "measurer": (Prestarts, Races, Checks, RacesModels, RunsModels),
+    "surrogate": (Prestarts,),
     "searcher": (Learns,),
     "scheduler": (Budgeted, Peaked),
     "stopper": (LimitsRows, LimitsTime, Bounds, Remarks),

@@ -10,6 +10,7 @@ import pytest
 
 from tt_spec.pieces.synthetic import SyntheticMeasurer, synthetic_task
 from tt_spec.rng import draw
+from tt_spec.roles import Prestarts, capabilities
 from tt_spec.testing.examples import mixed_task, statements, wide_task
 from tt_spec.types import Group, Prediction, Statements, Task, labels
 
@@ -27,6 +28,11 @@ class SurrogateContract:
     def test_declares_what_it_reads(self, piece: Any) -> None:
         assert piece.inputs in ("knobs", "statements"), f"inputs must be knobs or statements, got {piece.inputs!r}"
         assert isinstance(piece.shared, bool), f"shared must be a bool, got {piece.shared!r}"
+
+    def test_starts_early(self, piece: Any) -> None:
+        if Prestarts in capabilities("surrogate", piece):
+            assert piece.prestart() is None and piece.prestart() is None, "prestart may be called twice"
+            piece.fit([_group(piece, mixed_task(), 10)], np.random.default_rng(0))
 
     def test_predicts_one_finite_label_per_row(self, piece: Any) -> None:
         for task in (wide_task(), mixed_task()):
