@@ -16,6 +16,7 @@ from tt_core.events.log import EventLog
 from tt_history import SqliteStore
 from tt_spec import Loop, Pipeline, Plugins, RunInfo, VirtualClock
 from tt_spec.pieces.synthetic import SyntheticMeasurer, synthetic_task
+from tt_spec.spent import Span
 
 
 class Slow(SyntheticMeasurer):
@@ -100,11 +101,33 @@ def test_every_section_is_there_and_names_are_escaped(text):
 
 def test_times_add_up(history, host):
     told = runpage.listen(host, "", history)
-    assert told.spent["run"] == pytest.approx(48.0)
-    assert told.spent["build"] + told.spent["search"] == pytest.approx(48.0, abs=2.1), (
-        "the first candidate opens the clock"
-    )
+    parts = told.spent.parts
+    assert parts["run"] == pytest.approx(48.0)
+    assert told.spent.total_s - parts["run"] == pytest.approx(48.0, abs=2.1), "the first candidate opens the clock"
     assert sum(told.batches.values()) == 6
+
+
+def test_the_page_says_why_nothing_was_built_or_timed(history, host, tmp_path):
+    told = runpage.listen(host, "", history)
+    first, last = told.spent.spans[0], told.spent.spans[-1]
+    began = first.at - first.seconds
+    told.retold.stages = [
+        {"name": "reading", "began": began - 7.0, "seconds": 6.0},
+        {"name": "tuning", "began": began - 1.0, "seconds": 90.0},
+        {"name": "compiling", "began": last.at + 1.0, "seconds": 11.0},
+    ]
+    for think, wait, cause in ((3.0, 0.0, "thinking before batches, 3.0 s at most"), (1.0, 5.0, "waiting for workers")):
+        told.spent.spans = [
+            Span(s.at, {"think": think, "build": 2.0, "run": 2.0, "wait": wait}) for s in told.spent.spans
+        ]
+        runpage.write(told, history, tmp_path / "page.html")
+        page = (tmp_path / "page.html").read_text()
+        assert "<td>6.0 s</td>" in page and "<td>11.0 s</td>" in page, "stages before and after the search"
+        share = (think + wait) / (think + wait + 4.0)
+        assert f"Nothing was built or timed for {share:.0%} of the search, most of all because of {cause}" in page
+    told.spent.spans = [Span(s.at, {"think": 0.5, "build": 2.0, "run": 2.0, "wait": 0.0}) for s in told.spent.spans]
+    runpage.write(told, history, tmp_path / "page.html")
+    assert "Nothing was built or timed" not in (tmp_path / "page.html").read_text()
 
 
 def test_errors_are_counted_with_their_messages(text, history, host):

@@ -171,7 +171,7 @@ def test_every_remark_of_the_pieces_is_there_in_strict_json(logged):
     lines = [json.loads(line, parse_constant=refuse) for line in logged[0].read_text().splitlines()]
     first = next(e for e in lines if e["event"] == "batch_measured")
     assert first["info"] == {
-        "slot": {"number": 1, "gain_s": 0.5, "decided_s": 0.0}
+        "slot": {"number": 1, "gain_s": 0.5, "decided_s": 0.0, "asked_s": 0.0}
     }  # before there is a model nothing is searched
     later = [e["info"] for e in lines if e["event"] == "batch_measured" and "temperature" in e["info"]]
     assert len(later) >= 3

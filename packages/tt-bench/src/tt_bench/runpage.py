@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from tt_spec import Batch, Listener, Measurement, Plugins, RunInfo, StoreError, TaskState
+from tt_spec.spent import Spent
 
 from tt_bench import pictures
 from tt_bench.errors import BenchError
@@ -30,7 +31,7 @@ class Told(Listener):
     """The content of a run's events; a listener of the event hooks.
 
     Args:
-        walls: Seconds of each batch from the end of the one before, by the run's clock.
+        spent: Where the loop's wall clock went.
         info: Numbers among a batch's remarks: `(task, trials, value)` by name.
         losses: Of batches picked by clustering, `(numbers of clusters, their losses, the number chosen)` by task.
     """
@@ -38,15 +39,14 @@ class Told(Listener):
     run: RunInfo | None = None
     retold: Any = None
     measured: dict[str, list[Measurement]] = field(default_factory=lambda: defaultdict(list))
-    spent: Counter[str] = field(default_factory=Counter)
+    spent: Spent = field(default_factory=Spent)
     batches: Counter[str] = field(default_factory=Counter)
     info: dict[str, list[tuple[str, int, float]]] = field(default_factory=lambda: defaultdict(list))
     losses: dict[str, list[tuple[list[int], list[float], int]]] = field(default_factory=lambda: defaultdict(list))
     slots: list[Given] = field(default_factory=list)
-    _before: float | None = None
 
     def tt_run_started(self, run: RunInfo) -> None:
-        self.run = run
+        self.run, self.spent = run, Spent(_cores(run))
 
     def tt_batch_measured(self, run: RunInfo, state: TaskState, batch: Batch, results: list[Measurement]) -> None:
         name = state.task.name
@@ -57,14 +57,7 @@ class Told(Listener):
             self.info[key].append((name, state.trials, value))
         if isinstance(curve := batch.info.get("loss_curve"), dict):
             self.losses[name].append((list(curve["k"]), list(curve["loss"]), int(batch.info["k"])))
-        at = state.curve[-1][1]
-        first = min((m.at for m in results), default=at)
-        wall = at - (first if self._before is None else self._before)
-        run_s = sum(m.cost.get("run", 0.0) for m in results)
-        build_s = sum(m.cost.get("apply", 0.0) + m.cost.get("build", 0.0) for m in results) / _cores(run)
-        build_s = min(build_s, max(wall - run_s, 0.0))
-        self.spent.update({"run": run_s, "build": build_s, "search": max(wall - run_s - build_s, 0.0)})
-        self._before = at
+        self.spent.add(state, batch, results)
 
 
 def listen(host: Any, run: str, history: Path) -> Told:
@@ -90,7 +83,7 @@ def write(told: Told, history: Path, out: Path) -> None:
         _section_model(told),
         _section_convergence(told, states),
         _section_time(told),
-        section_slots(told.slots, [s.task.name for s in states], sum(told.spent.values())),
+        section_slots(told.slots, [s.task.name for s in states], told.spent.total_s),
         _section_slots(told, states),
         _section_errors(told),
         _section_best(told, states, history),
@@ -159,24 +152,69 @@ def _section_convergence(told: Told, states: Sequence[TaskState]) -> str:
     return section("Convergence", _svg(made, "convergence"), note)
 
 
+PART_NAMES = {
+    "start": "reading the model and compiling it untuned",
+    "think": "thinking: models, searching, making programs",
+    "build": "building candidates",
+    "run": "timing them",
+    "wait": "waiting",
+    "finish": "finishing: re-timing, compiling, verifying, writing",
+}
+MOST_IDLE = 0.15
+"""Share of the loop in which nothing is built or timed, above which the page says why."""
+
+
 def _section_time(told: Told) -> str:
-    total = sum(told.spent.values())
-    if not total:
+    if not told.spent.total_s:
         return ""
-    names = {"run": "timing candidates", "build": "building them", "search": "searching, models and waiting"}
-    made = pictures.figure(7.5, 1.3)
+    began = told.spent.spans[0].at - told.spent.spans[0].seconds
+    before = sum(s["seconds"] for s in told.retold.stages if s["began"] < began and s["name"] != "tuning")
+    after = sum(s["seconds"] for s in told.retold.stages if s["began"] >= told.spent.spans[-1].at)
+    spent = {"start": before, **told.spent.parts, "finish": after}
+    total = sum(spent.values())
+    rows = [(PART_NAMES[k], f"{v:.1f} s", f"{v / total:.0%}") for k, v in spent.items() if v > 0]
+    body = _svg(_gantt(told, began), "time") + table(("part", "seconds", "share"), rows)
+    return section("Where the time went", body, f"Builds are divided by the cores that build at once.{_idle(told)}")
+
+
+def _idle(told: Told) -> str:
+    """A remark on an idle share that is too large, with its cause."""
+    share, parts = told.spent.idle, told.spent.parts
+    if share <= MOST_IDLE:
+        return ""
+    longest = max(told.spent.spans, key=lambda s: s.parts["think"])
+    decided = sum(g.decided_s for g in told.slots if g.decided_s)
+    causes = {
+        f"thinking before batches, {longest.parts['think']:.1f} s at most": parts["think"] - decided,
+        "waiting for workers, the machine's lock or the store": parts["wait"],
+        "the scheduler's decisions": decided,
+    }
+    cause = max(causes, key=lambda k: causes[k])
+    return f" Nothing was built or timed for {share:.0%} of the search, most of all because of {cause}."
+
+
+def _gantt(told: Told, began: float) -> Any:
+    """What was done when: a lane per part."""
+    lanes = ("finish", "run", "build", "think", "start")
+    made = pictures.figure(7.5, 2.0)
     ax = made.subplots()
-    left = 0.0
-    for part in ("search", "build", "run"):
-        ax.barh(0, told.spent[part], left=left, color=pictures.PARTS[part], label=names[part])
-        left += told.spent[part]
-    ax.set_yticks([])
+    bars: dict[str, list[tuple[float, float]]] = {lane: [] for lane in lanes}
+    for span in told.spent.spans:
+        at = span.at - span.seconds
+        for part in ("think", "build", "run"):
+            bars[part].append((at - began, span.parts[part]))
+            at += span.parts[part]
+    last = told.spent.spans[-1].at
+    for s in told.retold.stages:
+        lane = "start" if s["began"] < began else "finish" if s["began"] >= last else None
+        if lane and s["name"] != "tuning":
+            bars[lane].append((s["began"] - began, s["seconds"]))
+    for y, lane in enumerate(lanes):
+        ax.broken_barh(bars[lane], (y - 0.4, 0.8), color=pictures.PARTS.get(lane, "#999999"))
+    ax.set_yticks(range(len(lanes)), [PART_NAMES[lane].split(":")[0].split(" ")[0] for lane in lanes], fontsize=8)
     ax.spines[["top", "right", "left"]].set_visible(False)
-    ax.set_xlabel("seconds", fontsize=8)
-    made.legend(loc="outside upper center", ncols=3, frameon=False, fontsize=8)
-    rows = [(names[k], f"{v:.1f} s", f"{v / total:.0%}") for k, v in told.spent.most_common()]
-    note = "Builds are divided by the cores that build at once."
-    return section("Where the time went", _svg(made, "time") + table(("part", "seconds", "share"), rows), note)
+    ax.set_xlabel("seconds since the search began; within a batch, parts are drawn one after the other", fontsize=8)
+    return made
 
 
 def _section_slots(told: Told, states: Sequence[TaskState]) -> str:

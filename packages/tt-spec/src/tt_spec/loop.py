@@ -191,11 +191,12 @@ class Loop:
         pipeline, state = self.pipelines[slot.task], self.states[slot.task]
         asked_at, before_s = self.clock.now(), state.best_s
         asked = pipeline.ask(rows)
+        asked_s = self.clock.now() - asked_at
         refused = self._refused(asked, pipeline, state)
         if not len(asked.codes):
             state.finished = "its space is exhausted"
             return 0
-        asked.info["slot"] = dict(slot.info)
+        asked.info["slot"] = {**slot.info, "asked_s": asked_s}
         results: list[Measurement] = []
         broke: Exception | None = None
         try:

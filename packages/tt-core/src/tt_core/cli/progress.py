@@ -10,7 +10,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from tt_spec import Batch, Clock, Listener, Measurement, RunInfo, TaskState, WallClock
+from tt_spec.spent import Spent
 
+from tt_core.compiler.target import cores
 from tt_core.events.log import JsonLines
 from tt_core.stages import clock_text
 
@@ -42,6 +44,7 @@ class _Progress(Shown):
     def __init__(self, minutes: float | None, trials: int | None, clock: Clock | None = None) -> None:
         self.minutes, self.trials, self.clock = minutes, trials, clock or WallClock()
         self.states: dict[str, TaskState] = {}
+        self.spent = Spent()
         self.started, self.ending_s = self.clock.now(), 0.0
         self.last = ""
 
@@ -49,6 +52,8 @@ class _Progress(Shown):
         about = run.options.get("stages") or {}
         self.started = self.clock.now() - (about.get("spent_s") or 0.0)
         self.ending_s = about.get("ending_s") or 0.0
+        self.spent = Spent(cores())
+        self.spent.start(self.clock.now())
         self.states = {t.key: TaskState(t) for t in run.tasks} | {s.task.key: s for s in run.states}
 
     def update(self, state: TaskState) -> None:
@@ -65,6 +70,12 @@ class _Progress(Shown):
         if self.trials is not None:
             parts.append(f"{max(0, self.trials - sum(s.trials for s in self.states.values()))} trials left")
         return ", ".join(parts)
+
+    def clock_share(self) -> str:
+        """Where the search's wall clock went so far."""
+        total = self.spent.total_s
+        names = {"build": "building", "run": "timing", "think": "thinking", "wait": "waiting"}
+        return ", ".join(f"{names[p]} {self.spent.parts[p] / total:.0%}" for p in names)
 
     def summary(self) -> str:
         """One line about the whole model."""
@@ -118,6 +129,7 @@ class LiveTable(_Progress):
 
     def tt_batch_measured(self, run: RunInfo, state: TaskState, batch: Batch, results: list[Measurement]) -> None:
         self.update(state)
+        self.spent.add(state, batch, results)
         if "slot" in batch.info:
             self.slot = f"slot {batch.info['slot'].get('number', '?')}: {state.task.name}{_slot(batch)}"
 
@@ -146,7 +158,8 @@ class LiveTable(_Progress):
                 _errors(s).strip(" ,"),
             )
         more = [f"and {len(states) - room} lighter tasks"] if len(states) > room else []
-        table.caption = "; ".join([*more, *([self.slot] if self.slot else [])]) or None
+        shown = [*more, *([self.slot] if self.slot else []), *([self.clock_share()] if self.spent.total_s else [])]
+        table.caption = "; ".join(shown) or None
         return table
 
 

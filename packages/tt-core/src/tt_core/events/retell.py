@@ -30,12 +30,14 @@ class Retold:
         curve: `(t, model_s)` after each batch: the clock's seconds, the weighted sum of the best latencies.
         reason: Why the run stopped; None if the log ends before: it was killed, or is not over.
         result: What the run returned, as `Result.as_dict`; None if it returned nothing.
+        stages: `name`, `began` and `seconds` of each that is over; none in older logs.
     """
 
     run: RunInfo
     curve: list[tuple[float, float]] = field(default_factory=list)
     reason: str | None = None
     result: JsonObject | None = None
+    stages: list[JsonObject] = field(default_factory=list)
 
     @property
     def states(self) -> tuple[TaskState, ...]:
@@ -100,6 +102,7 @@ def retell(
     """
     told: Retold | None = None
     tasks: dict[str, TaskState] = {}
+    stages: list[JsonObject] = []
 
     def call(hook: str, *args: Any, **what: Any) -> None:
         for listener in listeners:
@@ -113,8 +116,10 @@ def retell(
         elif e["event"] == "run_started":
             tasks = {t["name"]: _update(TaskState(_task(t)), t) for t in e["tasks"]}
             states = tuple(tasks.values())
-            told = Retold(RunInfo(e["run_id"], tuple(s.task for s in states), e["options"], states))
+            told = Retold(RunInfo(e["run_id"], tuple(s.task for s in states), e["options"], states), stages=stages)
             call("tt_run_started", run=told.run)
+        elif e["event"] == "stage":
+            stages.append({k: e[k] for k in ("name", "began", "seconds")})
         elif told is None:
             continue
         elif e["event"] == "batch_measured":
