@@ -13,15 +13,17 @@ from tt_spec.pieces.memory_store import MemoryStore
 def test_the_end_of_a_run_by_hand():
     ending = Ending.of(10, 8.0)
     assert ending.retime_s == pytest.approx(10 * RACE_S)
-    assert ending.compile_s == pytest.approx(1.25 * 8 + 10 * APPLY_S)
-    assert ending.total_s == pytest.approx(10 * RACE_S + 10 + 10 * APPLY_S + MODELS_S)
+    assert ending.compile_s == pytest.approx(0.5 * 8 + 10 * APPLY_S)
+    assert ending.total_s == pytest.approx(10 * RACE_S + 4 + 10 * APPLY_S + MODELS_S)
 
 
-def test_earlier_runs_say_how_long_re_timing_takes():
-    fixed = 1.25 * 8 + 10 * APPLY_S + MODELS_S
-    assert Ending.of(10, 8.0, [fixed + 3.0, fixed + 5.0]).total_s == pytest.approx(fixed + 5.0)
+def test_earlier_runs_say_how_long_it_takes():
+    alone = Ending.of(10, 8.0)
+    told = Ending.of(10, 8.0, [0.8 * alone.total_s, 1.5 * alone.total_s])
+    assert told.total_s == pytest.approx(1.5 * alone.total_s)
+    assert told.compile_s == pytest.approx(1.5 * alone.compile_s)
     quick = Ending.of(10, 8.0, [1.0])
-    assert quick.retime_s == pytest.approx(0.25 * 10 * RACE_S), "one run that was quick does not take all of it"
+    assert quick.total_s == pytest.approx(0.5 * alone.total_s), "one run that was cut short does not take all of it"
 
 
 def test_the_search_gets_what_is_left_and_a_third_at_least():

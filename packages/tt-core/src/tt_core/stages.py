@@ -13,17 +13,21 @@ from tt_spec.roles import ListsRuns, Store
 
 __all__ = ["Ending", "Stages", "clock_text", "past_endings", "search_s"]
 
-RACE_S = 0.8
-"""Re-timing one operator's finalists: three builds, ten rounds, a check. Two Zen 4 cores, loaded."""
+RACE_S = 0.7
+"""Re-timing one operator's finalists: builds, ten rounds, a check. SqueezeNet on two Zen 4 vCPUs, loaded: 0.66."""
 
-APPLY_S = 0.25
+APPLY_S = 0.1
 """Opening an operator's space and applying its winner before the model is compiled."""
 
-MODELS_S = 15.0
+MODELS_S = 12.0
 """Loading, timing and running the whole model twice, and its peer; ending the workers."""
 
-AGAIN = 1.25
-"""Compiling the tuned model beside the untuned one: its programs are longer, and constants are stored anew."""
+AGAIN = 0.5
+"""Compiling the tuned model beside the untuned one, which comes first, while the workers start: 0.29 and 0.56 of its
+seconds."""
+
+LEAST_OF_PAST = 0.5
+"""Share of the estimate that the ends of earlier runs may reduce it to."""
 
 LEAST = 1 / 3
 """Share of the minutes that the search gets at least."""
@@ -49,13 +53,12 @@ class Ending:
 
         Args:
             untuned_s: What compiling and writing the untuned model took, which every such run does first.
-            past: What the ends of earlier runs of this model took; the longest counts, and makes up the re-timing.
+            past: What the ends of earlier runs of this model took; the longest counts instead of the estimate, if it
+                is more than half of that: an end that ran out of time says little.
         """
-        compile_s = AGAIN * untuned_s + APPLY_S * operators
-        retime_s = RACE_S * operators
-        if past:
-            retime_s = max(0.25 * retime_s, max(past) - compile_s - MODELS_S)
-        return cls(retime_s, compile_s, MODELS_S)
+        parts = RACE_S * operators, AGAIN * untuned_s + APPLY_S * operators, MODELS_S
+        scale = max(max(past) / sum(parts), LEAST_OF_PAST) if past else 1.0
+        return cls(*(scale * p for p in parts))
 
     @property
     def total_s(self) -> float:
