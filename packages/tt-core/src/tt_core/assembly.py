@@ -55,7 +55,7 @@ __all__ = [
     "start_measurer",
 ]
 
-BACKEND = "tt_core.compiler.backend:TvmBackend"
+BACKEND = "tt_core.compiler.lean:worker_backend"
 
 
 class Pieces(Protocol):

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from tt_spec import PluginError, Plugins
 from tt_spec.serial import JsonObject
 
+from tt_core.compiler.lean import tvm_without_torch
 from tt_core.compiler.target import cores, use_all_cores
 from tt_core.errors import OptionError, summary
 
@@ -31,6 +32,7 @@ def main() -> None:
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # libraries that print must not disturb the lines
     use_all_cores()
+    tvm_without_torch()
     parts: dict[str, Callable[[], JsonObject]] = {
         "target": _target,
         "compiler": _compiler,
