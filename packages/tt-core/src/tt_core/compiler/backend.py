@@ -145,7 +145,8 @@ class TvmBackend:
         """Time deployed libraries in turns on these inputs: the median execution of each round, a list per library.
 
         One that is `HOPELESS` times slower than the fastest is not timed again: its list has one entry. Rounds of
-        models so short that they would hold more than `ENOUGH` executions are cut, to a sixth at most.
+        models so short that they would hold more than `ENOUGH` executions are cut, to a sixth at most; one execution
+        of a model that takes longer than a round needs no other to warm up.
         """
         runners, share = [Runner(path) for path in paths], seconds / rounds / len(paths)
         medians = [[float(np.median(r.time(inputs, share)))] for r in runners]
@@ -154,7 +155,7 @@ class TvmBackend:
         for _ in range(rounds - 1):
             for runner, mine in zip(runners, medians, strict=True):
                 if mine[0] <= HOPELESS * fastest:
-                    mine.append(float(np.median(runner.time(inputs, share, 1))))
+                    mine.append(float(np.median(runner.time(inputs, share, 1, warm=mine[0] < share))))
         return medians
 
     def run_model(self, path: str, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:

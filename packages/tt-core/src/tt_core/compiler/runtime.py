@@ -68,12 +68,15 @@ class Runner:
         """The outputs. Raises `ModelError` if the library does not take these inputs."""
         return _flat(self._called(self._arguments(inputs)))
 
-    def time(self, inputs: dict[str, np.ndarray], seconds: float = 3.0, least: int = 3) -> list[float]:
-        """Seconds of each execution, for about `seconds` and at least `least` times, after one to warm up."""
+    def time(
+        self, inputs: dict[str, np.ndarray], seconds: float = 3.0, least: int = 3, warm: bool = True
+    ) -> list[float]:
+        """Seconds of each execution, for about `seconds` and at least `least` times, after one to warm up if `warm`."""
         arguments = self._arguments(inputs)
         main = self._vm["main"]
-        self._called(arguments)
-        self._device.sync()
+        if warm:
+            self._called(arguments)
+            self._device.sync()
         found: list[float] = []
         end = time.perf_counter() + seconds
         while len(found) < least or time.perf_counter() < end:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -119,11 +120,16 @@ def link_problem() -> str | None:
     return None
 
 
-def write(library: relax.VMExecutable, path: Path, sidecar: JsonObject) -> None:
-    """Export beside the goal and rename, so that a crash or a full disk leaves no half-written file."""
+def write(library: relax.VMExecutable | Path, path: Path, sidecar: JsonObject) -> None:
+    """Export a library, or copy the file of one, beside the goal and rename, so that a crash or a full disk leaves no
+    half-written file."""
     part = _part(path)
     try:
-        library.export_library(str(part))
+        if isinstance(library, Path):
+            shutil.copyfile(library, part)
+            shutil.copymode(library, part)
+        else:
+            library.export_library(str(part))
         sidecar = {**sidecar, "sha256": digest(part)}
         beside = part.with_suffix(".json")
         beside.write_text(json.dumps(sidecar, indent=2) + "\n", encoding="utf-8")

@@ -166,7 +166,8 @@ class Shipment:
 
 
 def ship(shipment: Shipment, winners: Winners, path: Path) -> Shipped:
-    """Compile the model with the winners, verify its outputs, race it with the untuned one, and write the faster.
+    """Compile the model with the winners, race it with the untuned one, verify the faster's outputs, and write it: the
+    very file that was timed and verified.
 
     Raises `VerificationError` if an output differs; nothing is written then.
     """
@@ -179,23 +180,21 @@ def ship(shipment: Shipment, winners: Winners, path: Path) -> Shipped:
         before, after = Path(folder, "untuned.so"), Path(folder, "tuned.so")
         with quiet():
             files.write(shipment.untuned, before, sidecar)
-            built = files.compile_library(ready.lowered, winners.rows, shipment.plugins)
-            files.write(built, after, sidecar)
+            files.write(files.compile_library(ready.lowered, winners.rows, shipment.plugins), after, sidecar)
         say("timing the model before and after")
         timed = measurer.race_models([str(before), str(after)], inputs)
         before_s, after_s = (float(np.median(t)) for t in timed)
         names = winners.untuned(ready.tasks)
         if beats(*timed):
             say("the whole model is faster untuned, so it ships untuned")
-            built, after, after_s, winners = shipment.untuned, before, before_s, Winners({}, {})
+            after, after_s, winners = before, before_s, Winners({}, {})
             names = tuple(t.name for t in ready.tasks)
         say("verifying the model")
         got, want = measurer.run_model(str(after), inputs), measurer.run_model(str(before), inputs)
         verified = files.verify(ready.model, inputs, got, want, say)
-    sidecar["latency_before_s"], sidecar["latency_after_s"] = before_s, after_s
-    sidecar["verified"], sidecar["tasks"] = verified, _tasks(ready, winners)
-    with quiet():
-        files.write(built, path, sidecar)
+        sidecar["latency_before_s"], sidecar["latency_after_s"] = before_s, after_s
+        sidecar["verified"], sidecar["tasks"] = verified, _tasks(ready, winners)
+        files.write(after, path, sidecar)
     return Shipped(before_s, after_s, verified, names)
 
 
