@@ -12,11 +12,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tt_spec import Clock, Measurement, Outcome, Pipeline, Plugins, RunInfo, StoreError, Task, WallClock, summary
+from tt_spec import (
+    Clock,
+    Foreign,
+    Measurement,
+    Outcome,
+    Pipeline,
+    Plugins,
+    RunInfo,
+    StoreError,
+    Task,
+    WallClock,
+    summary,
+)
 from tt_spec.pieces.null_surrogate import NullSurrogate
 from tt_spec.pieces.random_searcher import RandomSearcher
 from tt_spec.pieces.top_sampler import TopSampler
-from tt_spec.roles import Listener, Remembers, Store
+from tt_spec.roles import Lends, Listener, Remembers, Store
 from tt_spec.serial import JsonObject
 
 from tt_core.assembly import (
@@ -34,6 +46,7 @@ from tt_core.compiler.quiet import quiet
 from tt_core.compiler.target import device_fingerprint, use_all_cores
 from tt_core.errors import VerificationError
 from tt_core.events.log import EventLog, folder
+from tt_core.events.transfer import TransferNotes
 from tt_core.prepared import Prepared
 from tt_core.recipe import Recipe, resolve
 from tt_core.request import Asked, Request
@@ -123,6 +136,9 @@ def _open(request: Request, plugins: Plugins, clock: Clock, stack: ExitStack) ->
         def known(task: Task) -> list[Measurement]:
             return list(store.query(task_key=task.key, space_key=task.space.key, device=device))
 
+        def lend(task: Task, rows: int) -> Sequence[Foreign]:
+            return store.lend(task, device, rows) if isinstance(store, Lends) else ()
+
         made = assemble(
             recipe,
             ready.tasks,
@@ -133,6 +149,7 @@ def _open(request: Request, plugins: Plugins, clock: Clock, stack: ExitStack) ->
             only_heavy=request.only_heavy,
             target=target,
             known=known,
+            lend=lend,
         )
         others = _restored(ready.left_out, known)
     return _Run(request, ready, store, measurer, clock, about, made, others, untuned, plugins)
@@ -210,7 +227,7 @@ class _Run:
         """Tune until the budget is spent or `halt` speaks."""
         about = {k: v for k, v in self.about.items() if k != "run_id"}
         info = RunInfo(self.about["run_id"], tuple(self.ready.tasks), about)
-        heard = [self.log, *listeners]
+        heard = [self.log, TransferNotes(self.note), *listeners]
         loop = self.made.loop(
             self.measurer, self.store, self.clock, info=info, listeners=heard, halt=halt, stamp=self.stamp
         )

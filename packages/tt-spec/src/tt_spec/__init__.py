@@ -3,6 +3,7 @@
 from tt_spec.clock import Clock, VirtualClock, WallClock
 from tt_spec.errors import PieceError, PieceFailure, PluginError, StoreError, UserError, summary
 from tt_spec.faults import blame
+from tt_spec.guidance import Guidance
 from tt_spec.hooks import Entry, hookimpl
 from tt_spec.loop import Loop, Outcome, rows_left
 from tt_spec.pipeline import Pipeline
@@ -16,6 +17,7 @@ from tt_spec.types import (
     Bar,
     Batch,
     Context,
+    Foreign,
     Group,
     Measurement,
     Prediction,
@@ -38,7 +40,9 @@ __all__ = [
     "Clock",
     "Context",
     "Entry",
+    "Foreign",
     "Group",
+    "Guidance",
     "Knob",
     "Limit",
     "Listener",

@@ -20,12 +20,14 @@ from tt_spec.faults import (
     checked_scores,
     checked_selection,
 )
+from tt_spec.guidance import Guidance, Which
 from tt_spec.rng import draw, rng_for
 from tt_spec.roles import Learns, Realised, Sampler, Searcher, Surrogate
 from tt_spec.space import Space, token, tokens
 from tt_spec.types import (
     Batch,
     Context,
+    Foreign,
     Group,
     Measurement,
     Prediction,
@@ -67,10 +69,13 @@ class Pipeline:
         seed: Root of all randomness.
         peers: Pipelines whose data a `shared` surrogate learns from, this one among them.
         warm: Rows to measure first, `(n, d)`.
+        guidance: Lets rows of other tasks and devices have a say; see `tt_spec.guidance`.
     """
 
     FEATURE_CACHE = 4096
     FIT_ROWS = 2000
+    JUDGED = 128
+    """Rows of the task by which a foreign model is judged."""
 
     def __init__(
         self,
@@ -86,6 +91,7 @@ class Pipeline:
         clock: Clock | None = None,
         peers: list[Pipeline] | None = None,
         warm: np.ndarray | None = None,
+        guidance: Guidance | None = None,
     ) -> None:
         if programs is None and surrogate.inputs == "statements":
             raise ValueError("a surrogate that reads statements needs `programs` to make them: pass a measurer")
@@ -96,6 +102,7 @@ class Pipeline:
         self.programs, self.draft, self.verify = programs, draft, verify
         self.seed, self.clock = seed, clock or WallClock()
         self.peers = peers if peers is not None else [self]
+        self.guidance = guidance
         self._warm = np.empty((0, len(self.space.knobs)), dtype=np.int64) if warm is None else warm
         self._rows: list[np.ndarray] = []
         self._seconds: list[float] = []
@@ -191,9 +198,12 @@ class Pipeline:
         turn = len(self._rows) + len(self._pending)
         info: dict[str, Any] = {}
         chosen, invalid = _Chosen(), []
+        guided = self._guide()
         self._admit(self._warm, "warm", chosen, invalid, n)
         self._warm = np.array([w for w in self._warm if _token(self.space, w) not in self._seen])
-        if any(math.isfinite(s) for s in self._seconds) and len(chosen.rows) < n:
+        if guided is not None and not self._batches:
+            self._admit(guided.rows(), "transfer", chosen, invalid, n)
+        if (guided is not None or self._has_valid) and len(chosen.rows) < n:
             codes, info, wanted = self._propose(n - len(chosen.rows), turn)
             n = len(chosen.rows) + wanted
             self._admit(codes, "search", chosen, invalid, n)
@@ -208,6 +218,8 @@ class Pipeline:
         predicted = np.full(len(codes), np.nan)
         if info and len(codes):
             predicted = self._score(self.surrogate, codes)
+        if self.guidance is not None and self.guidance.info:
+            info["transfer"] = dict(self.guidance.info)
         self._batches += 1
         for name, row in zip(tokens(codes), codes, strict=True):
             self._pending[name] = (self._batches, row)
@@ -245,7 +257,36 @@ class Pipeline:
         """The trial as what stores keep; `about` as in `Measurement.of`."""
         return Measurement.of(trial, self.task, **about)
 
+    def lent(self) -> Foreign | None:
+        """What was measured here, for other tasks; None before the first valid result."""
+        if not self._has_valid:
+            return None
+        usable = [i for i, e in enumerate(self._errors) if e != "invalid"]
+        return Foreign(self.task, self.rows[usable], np.asarray(self._seconds)[usable], "model")
+
     # -- inside -------------------------------------------------------------------------------------------------
+
+    @property
+    def _has_valid(self) -> bool:
+        return any(math.isfinite(s) for s in self._seconds)
+
+    def _guide(self) -> Guidance | None:
+        """The foreign models, fitted and judged, if they have a say in this batch."""
+        if self.guidance is None:
+            return None
+        self.guidance.learn(self.known_trials(), self._others, self.programs, self.surrogate.shared)
+        usable = [i for i, e in enumerate(self._errors) if e != "invalid"][: self.JUDGED]
+        for which in ("surrogate", "draft"):
+            model = self.guidance.model(which)
+            if model is not None and self.guidance.judges(which, len(usable)):
+                y = labels(np.asarray(self._seconds))[usable]
+                self.guidance.judge(which, self._by(model, self.rows[usable]).mean, y)
+        return self.guidance if self.guidance.ready else None
+
+    def _others(self) -> list[Foreign]:
+        """What was measured of this run's other tasks of the kind."""
+        others = [p for p in self.peers if p is not self and p.task.op == self.task.op]
+        return [found for p in others if (found := p.lent()) is not None]
 
     def _propose(self, n: int, turn: int) -> tuple[np.ndarray, dict[str, Any], int]:
         """Rows to measure, remarks, and how many rows the batch should have with the random ones, at most `n`."""
@@ -259,6 +300,8 @@ class Pipeline:
             ctx.score = lambda codes: self._score(self.surrogate, codes)
             proposal = Proposal(proposal.codes, ctx.score(proposal.codes), proposal.random_share, proposal.info)
         share = min(max(proposal.random_share, 0.0), 1.0)
+        if self.guidance is not None and not self._has_valid:
+            share = max(share, self.guidance.random_share)
         greedy = n - int(round_half_up(share * n))
         ctx.rng = rng_for(self.seed, self.task.key, "sampler", turn)
         with blame("sampler", self.sampler):
@@ -287,7 +330,7 @@ class Pipeline:
 
     def _group(self, inputs: str) -> Group | None:
         """Training data of this task: the best and the newest rows, at most `FIT_ROWS`."""
-        if not any(math.isfinite(s) for s in self._seconds):
+        if not self._has_valid:
             return None
         usable = [i for i, e in enumerate(self._errors) if e != "invalid"]
         if len(usable) > self.FIT_ROWS:
@@ -316,6 +359,14 @@ class Pipeline:
         return concat_statements([s for s in out if s is not None]), np.array([s is not None for s in out], dtype=bool)
 
     def _predict(self, model: Surrogate, codes: np.ndarray) -> Prediction:
+        """The model's prediction, mixed with the foreign one's."""
+        which: Which = "draft" if model is self.draft else "surrogate"
+        foreign = None if self.guidance is None else self.guidance.model(which)
+        if self.guidance is None or foreign is None:
+            return self._by(model, codes)
+        return self.guidance.mixed(self._by(model, codes) if self._has_valid else None, self._by(foreign, codes))
+
+    def _by(self, model: Surrogate, codes: np.ndarray) -> Prediction:
         codes = np.asarray(codes, dtype=np.int64)
         if not len(codes):
             return Prediction(np.zeros(0), np.zeros(0))
@@ -340,7 +391,7 @@ class Pipeline:
     def _context(self, role: str, turn: int = 0) -> Context:
         guide = self.draft or self.surrogate
         pending = [row for _, row in self._pending.values()]
-        fitted = self._fitted_at >= 0
+        fitted = self._fitted_at >= 0 or (self.guidance is not None and self.guidance.ready)
         return Context(
             task=self.task,
             space=self.space,

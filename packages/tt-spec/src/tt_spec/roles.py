@@ -25,6 +25,7 @@ from tt_spec.types import (
     Bar,
     Batch,
     Context,
+    Foreign,
     Group,
     Measurement,
     Prediction,
@@ -52,6 +53,7 @@ __all__ = [
     "Evaluator",
     "Host",
     "Learns",
+    "Lends",
     "LimitsRows",
     "LimitsTime",
     "Listener",
@@ -77,6 +79,7 @@ __all__ = [
     "Store",
     "Summarises",
     "Surrogate",
+    "Transfer",
     "PROTOCOLS",
     "Workload",
     "capabilities",
@@ -294,6 +297,42 @@ class Sampler(Protocol):
         ...
 
 
+@runtime_checkable
+class Transfer(Protocol):
+    """Lets rows of other tasks and devices guide a task's search. One per task; holds nothing that is learned.
+
+    A second model of the recipe's kind learns from what it chooses, and has a say beside the task's own as long as it
+    weighs something (`tt_spec.Guidance`).
+    """
+
+    most: int
+    """Rows asked of a store, at most."""
+    random_share: float
+    """Share of random rows in the task's batches before it has a program of its own."""
+
+    def choose(self, task: Task, lent: Sequence[Foreign], inputs: Literal["knobs", "statements"]) -> list[Foreign]:
+        """What a model that reads `inputs` learns from: some of `lent`, or parts of their rows."""
+        ...
+
+    def encode(self, task: Task, foreign: Foreign) -> tuple[np.ndarray, np.ndarray] | None:
+        """Foreign rows in the columns of `task.space.encode`: features `(m, p)`, and which of the rows `(n,)` bool
+        have them; None where the spaces have nothing in common."""
+        ...
+
+    def rows(self, task: Task, lent: Sequence[Foreign], rng: np.random.Generator) -> np.ndarray:
+        """Rows of the task's space to measure first `(n, d)`, canonical and allowed; may be none."""
+        ...
+
+    def weight(self, trials: int) -> float:
+        """The foreign model's weight in [0, 1], after so many trials of the task; never grows with them."""
+        ...
+
+    def useless(self, predicted: np.ndarray, y: np.ndarray) -> str | None:
+        """Why the foreign model is dropped, from its means for the task's first rows `(n,)` and their labels `(n,)`;
+        None keeps it."""
+        ...
+
+
 # -- time --------------------------------------------------------------------------------------------------------------
 
 
@@ -437,6 +476,17 @@ class Summarises(Protocol):
     def summary(self) -> list[dict[str, Any]]:
         """One entry per task and device: `task_key`, `name` and `op` (None where unknown), `device`, `trials`,
         `failed`, `best_s` (None without a valid program)."""
+        ...
+
+
+@runtime_checkable
+class Lends(Protocol):
+    """A store whose records of other tasks and devices may guide a search."""
+
+    def lend(self, task: Task, device: str, rows: int) -> list[Foreign]:
+        """At most so many rows, in groups of one task, space and device, nearest first: this workload's on other
+        devices, targets and spaces, then those of other tasks of its kind. Never those of the task's own space on this
+        device; of a row that was measured more than once the latest verdict counts."""
         ...
 
 
@@ -584,6 +634,7 @@ ROLES = (
     "surrogate",
     "searcher",
     "sampler",
+    "transfer",
     "scheduler",
     "stopper",
     "store",
@@ -601,6 +652,7 @@ PROTOCOLS: dict[str, type] = {
     "surrogate": Surrogate,
     "searcher": Searcher,
     "sampler": Sampler,
+    "transfer": Transfer,
     "scheduler": Scheduler,
     "stopper": Stopper,
     "store": Store,
@@ -613,7 +665,7 @@ CAPABILITIES: dict[str, tuple[type, ...]] = {
     "searcher": (Learns,),
     "scheduler": (Budgeted, Peaked),
     "stopper": (LimitsRows, LimitsTime, Bounds, Remarks),
-    "store": (Remembers, ListsRuns, Summarises),
+    "store": (Remembers, ListsRuns, Summarises, Lends),
 }
 """The capabilities that a piece of a role may have."""
 

@@ -19,6 +19,7 @@ __all__ = [
     "Bar",
     "Batch",
     "Context",
+    "Foreign",
     "Group",
     "Measurement",
     "Prediction",
@@ -234,6 +235,24 @@ def labels(seconds: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
+class Foreign:
+    """Rows of another task, device or space that may guide a task's search, and are never its own results.
+
+    Args:
+        task: Theirs, with the rows' space as its only one.
+        rows: `(n, d)` rows of `task.space`, each once; rows that never had a program are omitted.
+        seconds: Medians, `(n,)`; inf for failures.
+        source: "device" (this workload, measured elsewhere or in another space), "near" (another task of a history) or
+            "model" (another task of this run).
+    """
+
+    task: Task
+    rows: np.ndarray
+    seconds: np.ndarray
+    source: str = "near"
+
+
+@dataclass(frozen=True)
 class Bar:
     """The bar that a candidate must clear.
 
@@ -291,7 +310,7 @@ class Batch:
     Args:
         id: Unique in its pipeline.
         codes: `(n, d)` canonical rows, none asked before.
-        origin: "search", "random" or "warm", one per row.
+        origin: "search", "random", "warm" or "transfer", one per row.
         predicted: The model's score of each row `(n,)`; NaN where no model was fitted.
         invalid: `(m, d)` rows that the backend refused on the way; they cost no trial.
         info: Remarks of the pieces, for the event log.
