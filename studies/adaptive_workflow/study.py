@@ -10,7 +10,8 @@ Each goes on where it was stopped, an operator and seed at a time, and prints th
 tunes every recorded operator alone, once per seed, with recipe autotvm's search over knobs and no stop; `tapes` does it
 live, to 1,500 trials. `stops` plays every stop rule over these tapes, for a stopper only cuts; over the short ones of
 `replay` with every number of trials scaled down (`--scale`). The seven parameters are chosen on ResNet-18's operators
-and shown on the others. `transfer` leaves the operator out and lends it the rows of the other recordings.
+and shown on the others. `transfer` leaves the operator out and lends it the rows of the other recordings, or those of
+other models' alone.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ from tt_bench.recording import Recorded
 from tt_bench.runs import Run, tune
 from tt_bench.stats import geometric_interval, quality
 from tt_bench.tables import show
-from tt_bench.tapes import Tape, play
+from tt_bench.tapes import Tape
 from tt_core.host import Host
 from tt_schedule.adaptive_stop import AdaptiveStop
 from tt_schedule.patience import Patience
-from tt_spec.pieces.sequential_scheduler import SequentialScheduler
+from tt_spec import Measurement, TaskState, Trial, VirtualClock
 from tt_spec.pieces.synthetic import synthetic_task
 
 SEARCH = ("surrogate=xgb", "surrogate.inputs=knobs", "surrogate.objective=rank", "draft=none", "stopper=none")
@@ -47,6 +48,7 @@ SCALE = 0.25
 VARIANTS = {
     "scratch": (),
     "transfer": ("transfer=history",),
+    "other models": ("transfer=history",),
     "k-means": ("sampler=kmeans",),
     "both": ("sampler=kmeans", "transfer=history"),
 }
@@ -187,8 +189,9 @@ def _rules(scale: float) -> dict[str, Any]:
         "(1500, 800)": autotvm(1500, 800),
         "(800, 400)": autotvm(800, 400),
         "adaptive-stop": adaptive(),
+        **{f"adaptive-stop, im={im}": adaptive(im=im) for im in (384, 512)},
     }
-    grid = product((192, 256, 384, 512), (2.0, 8.0), (0.5, 1.0, 2.0), (0.05, 0.1, 0.3), (-32, -64))
+    grid = product((192, 256, 384, 512), (2.0, 8.0), (0.5, 1.0, 2.0), (0.1, 0.3), (-32, -64))
     for im, ir, dr, fr, lb in grid:
         rules[f"im={im} ir={ir:g} dr={dr:g} fr={fr:g} lb={lb}"] = adaptive(im=im, ir=ir, dr=dr, fr=fr, lb=lb)
     return rules
@@ -205,7 +208,7 @@ def _stops(folder: Path, scale: float) -> None:
     print(f"\n{folder}: {len(tapes)} tapes, trials scaled by {scale:g}; chosen on {choosing.sum()}: {chosen}\n")
     rows = []
     for where, which in (("chose", choosing), ("shown", ~choosing)):
-        for rule in ("(1500, 800)", "adaptive-stop", chosen):
+        for rule in ("(1500, 800)", *(r for r in played if r.startswith("adaptive-stop")), chosen):
             if which.any():
                 rows.append((where, rule, *_against(played[rule], played["(800, 400)"], which)))
     show(("tapes", "rule", "trials, by (800, 400)", "latency, by (800, 400)", "trials"), rows)
@@ -226,8 +229,17 @@ def _stops(folder: Path, scale: float) -> None:
 
 def _stopped(tape: Tape, stopper: Any) -> tuple[int, float]:
     """Trials until the rule ends the tape, and the latency that would ship then, seconds."""
-    done = play([tape], SequentialScheduler(), len(tape.seen_s), batch=BATCH, stoppers=[stopper])
-    return len(done.t), done.model_s[-1]
+    state, rows = TaskState(tape.task), [_measured(tape, i) for i in range(len(tape.seen_s))]
+    while state.trials < len(rows) and stopper.stop(state, VirtualClock()) is None:
+        left = min(BATCH, max(1, stopper.rows_left(state)))
+        for m in rows[state.trials :][: int(left)]:  # as the loop does, without a pipeline's work
+            state.record(m)
+    return state.trials, float(tape.true_s[state.trials - 1])
+
+
+def _measured(tape: Tape, i: int) -> Measurement:
+    seconds = (float(tape.seen_s[i]),) if np.isfinite(tape.seen_s[i]) else ()
+    return Measurement.of(Trial((i,), seconds, error=None if seconds else "run"), tape.task)
 
 
 def _chosen(played: Mapping[str, Sequence[tuple[int, float]]], which: np.ndarray) -> str:
@@ -258,9 +270,8 @@ def _transfer(recorded: Mapping[str, Recorded], out: Path, seeds: int) -> None:
         kept = out / "transfer" / f"{name}--{variant}--{seed}.json"
         if kept.exists():
             continue
-        others = [p for n, p in recorded.items() if n != name]
-        part = recorded[name]
-        run = _run(part, VARIANTS[variant], seed, TRIALS, others if variant in ("transfer", "both") else ())
+        part, lent = recorded[name], _lent(recorded, name, variant)
+        run = _run(part, VARIANTS[variant], seed, TRIALS, lent)
         write_json(kept, {"quality": quality(run, part.best_s).round(6).tolist(), "seconds": run.t[-1]})
         print(f"transfer: {kept.name}", flush=True)
     found = {tuple(path.stem.split("--")): read_json(path) for path in sorted((out / "transfer").glob("*--*--*.json"))}
@@ -285,6 +296,14 @@ def _transfer(recorded: Mapping[str, Recorded], out: Path, seeds: int) -> None:
         for name in sorted({n for n, _ in pairs})
     ]
     show((f"operator: mean trials to {GOALS[1]:.0%}", *VARIANTS), each, text=1)
+
+
+def _lent(recorded: Mapping[str, Recorded], name: str, variant: str) -> list[Recorded]:
+    """What a variant may learn from: never the operator itself; "other models" lends none of its model's either."""
+    if "transfer=history" not in VARIANTS[variant]:
+        return []
+    model = name.split("-")[0] if variant == "other models" else name
+    return [p for n, p in recorded.items() if n.split("-")[0] != model and n != name]
 
 
 def _arrival(q: Sequence[float], goal: float) -> int:

@@ -147,9 +147,10 @@ def assemble(
 def _guidance(
     recipe: Pieces, task: Task, lend: Callable[[Task, int], Sequence[Foreign]], seed: int, features: FeatureCache
 ) -> Guidance | None:
-    """The joint of the recipe's transfer, None without one. What is lent is asked for when the task is first asked."""
+    """The joint of the recipe's transfer, None without one, or where the first batch measures the whole space anyway.
+    What is lent is asked for when the task is first asked."""
     piece = recipe.build("transfer")
-    if piece is None:
+    if piece is None or task.space.size <= recipe.batch:
         return None
     return Guidance(piece, task, lambda: lend(task, piece.most), recipe.build, seed=seed, features=features)
 

@@ -33,7 +33,7 @@ class FromHistory:
 
     Args:
         most: Foreign rows to learn from, at most. (default: 2000)
-        statements: The same for a model that reads statements, whose features cost milliseconds each. (default: 256)
+        statements: The same for a model that reads statements, whose features cost 15 ms each. (default: 64)
         best: Rows of the first batch that are neighbours' best, at most. (default: 4)
         within: The largest distance of a task to learn from, in doublings; see `tt history nearest`. (default: 4)
         half: Trials of the task after which foreign rows weigh half; AutoTVM's. (default: 64)
@@ -44,7 +44,7 @@ class FromHistory:
     def __init__(
         self,
         most: int = 2000,
-        statements: int = 256,
+        statements: int = 64,
         best: int = 4,
         within: float = 4.0,
         half: float = 64.0,
