@@ -50,7 +50,6 @@ VARIANTS = {
     "transfer": ("transfer=history",),
     "other models": ("transfer=history",),
     "k-means": ("sampler=kmeans",),
-    "both": ("sampler=kmeans", "transfer=history"),
 }
 TRIALS = 96
 GOALS = (0.9, 0.95, 0.98)

@@ -22,10 +22,11 @@ class FromHistory:
     """Foreign rows train a first cost model: this workload's on other devices, those of the nearest tasks in the
     history, and those of this run's other tasks.
 
-    Its say fades as 1/2^(n/half), n the task's trials. It is dropped where it ranks the task's first rows no better
-    than chance: the paper's own complaint is that tasks of differing shapes mislead. To tell, its first batches have
-    random rows too. A few rows of the first batch are the neighbours' best, each as the nearest legal row of the
-    task's space. Knobs join where names and kinds agree.
+    Its say fades as 1/2^(n/half), n the task's trials, and is no larger than the share of the task's own ranks that it
+    explains: what is lent may say nothing of the part of the space where the best rows are. It is dropped where it
+    ranks the task's first rows no better than chance: the paper's own complaint is that tasks of differing shapes
+    mislead. To tell, its first batches have random rows too. A few rows of the first batch are the neighbours' best,
+    each as the nearest legal row of the task's space. Knobs join where names and kinds agree.
 
     Source: Chen et al. (2018), AutoTVM, arXiv:1805.08166, section 4; Chen et al. (2024), Optimizing Neural Network
     Compilation via Adaptive Workflow with AutoTVM, section III. AutoTVM ignores fewer than 500 records and forgets
@@ -35,7 +36,8 @@ class FromHistory:
         most: Foreign rows to learn from, at most. (default: 2000)
         statements: The same for a model that reads statements, whose features cost 15 ms each. (default: 64)
         best: Rows of the first batch that are neighbours' best, at most. (default: 4)
-        within: The largest distance of a task to learn from, in doublings; see `tt history nearest`. (default: 4)
+        within: The largest distance of a task to learn from, in doublings; see `tt history nearest`. (default: 1.5:
+            layers of one network lie within it, and from 2.3 on rows did harm, see studies/adaptive_workflow)
         half: Trials of the task after which foreign rows weigh half; AutoTVM's. (default: 64)
         judge: Rows of the task after which a foreign model is judged first. (default: 32)
         random_share: Of the task's batches before it has a program of its own. (default: 0.25)
@@ -46,7 +48,7 @@ class FromHistory:
         most: int = 2000,
         statements: int = 64,
         best: int = 4,
-        within: float = 4.0,
+        within: float = 1.5,
         half: float = 64.0,
         judge: int = 32,
         random_share: float = 0.25,
@@ -99,6 +101,12 @@ class FromHistory:
         """1/2^(n/half), and 0 once that is below 1/32."""
         weight = 2.0 ** (-trials / self.half)
         return weight if weight >= 1 / 32 else 0.0
+
+    def trust(self, predicted: np.ndarray, y: np.ndarray) -> float:
+        """The share of the ranks' variance that it explains; all while fewer than `judge` / 2 rows can tell."""
+        if len(y) < self.judge / 2 or np.ptp(y) == 0:
+            return 1.0
+        return max(0.0, _spearman(predicted, y)) ** 2
 
     def useless(self, predicted: np.ndarray, y: np.ndarray) -> str | None:
         n = len(y)

@@ -54,6 +54,7 @@ class Guidance:
         self._models: dict[Which, Surrogate] = {}
         self._learned: dict[Which, int] = {}
         self._judged: dict[Which, int] = {}
+        self._trust: dict[Which, float] = {}
         self._weight = 0.0
 
     @property
@@ -82,7 +83,7 @@ class Guidance:
             self._weight = float(self.piece.weight(trials))
             if not 0.0 <= self._weight <= 1.0:
                 raise ValueError(f"weight must be in [0, 1], got {self._weight}")
-        self.info = {k: v for k, v in self.info.items() if k == "dropped"} | {"weight": self._weight}
+        self.info = {k: v for k, v in self.info.items() if k in ("dropped", "trust")} | {"weight": self._weight}
         if self._weight == 0.0:
             self._models = {}
             return
@@ -102,11 +103,11 @@ class Guidance:
         with blame("transfer", self.piece):
             return checked_foreign_rows(self.piece.rows(self.task, self._known or [], rng), self.task.space)
 
-    def mixed(self, own: Prediction | None, foreign: Prediction) -> Prediction:
+    def mixed(self, which: Which, own: Prediction | None, foreign: Prediction) -> Prediction:
         """Both models' prediction; `own` is None before the task has a valid row."""
         if own is None:
             return foreign
-        w = self._weight
+        w = self._weight * self._trust.get(which, 1.0)
         return Prediction(w * foreign.mean + (1 - w) * own.mean, w * foreign.std + (1 - w) * own.std)
 
     def judges(self, which: Which, rows: int) -> bool:
@@ -114,7 +115,7 @@ class Guidance:
         return rows > self._judged.get(which, 0)
 
     def judge(self, which: Which, predicted: np.ndarray, y: np.ndarray) -> None:
-        """Drop a foreign model that does not rank the task's own rows.
+        """Trust a foreign model as far as it ranks the task's own rows, and drop one that does not.
 
         Args:
             predicted: Means of the foreign model for the task's first rows, `(n,)`.
@@ -122,7 +123,11 @@ class Guidance:
         """
         self._judged[which] = len(y)
         with blame("transfer", self.piece):
+            self._trust[which] = float(self.piece.trust(predicted, y))
+            if not 0.0 <= self._trust[which] <= 1.0:
+                raise ValueError(f"trust must be in [0, 1], got {self._trust[which]}")
             why = self.piece.useless(predicted, y)
+        self.info["trust"] = dict(self._trust)
         if why is not None:
             self._models.pop(which, None)
             self.info["dropped"] = {**self.info.get("dropped", {}), which: why}

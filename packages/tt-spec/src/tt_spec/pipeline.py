@@ -364,7 +364,8 @@ class Pipeline:
         foreign = None if self.guidance is None else self.guidance.model(which)
         if self.guidance is None or foreign is None:
             return self._by(model, codes)
-        return self.guidance.mixed(self._by(model, codes) if self._has_valid else None, self._by(foreign, codes))
+        own = self._by(model, codes) if self._has_valid else None
+        return self.guidance.mixed(which, own, self._by(foreign, codes))
 
     def _by(self, model: Surrogate, codes: np.ndarray) -> Prediction:
         codes = np.asarray(codes, dtype=np.int64)

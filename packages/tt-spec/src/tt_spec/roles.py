@@ -327,6 +327,11 @@ class Transfer(Protocol):
         """The foreign model's weight in [0, 1], after so many trials of the task; never grows with them."""
         ...
 
+    def trust(self, predicted: np.ndarray, y: np.ndarray) -> float:
+        """The share of its weight that a foreign model deserves, in [0, 1], from its means for the task's first rows
+        `(n,)` and their labels `(n,)`."""
+        ...
+
     def useless(self, predicted: np.ndarray, y: np.ndarray) -> str | None:
         """Why the foreign model is dropped, from its means for the task's first rows `(n,)` and their labels `(n,)`;
         None keeps it."""

@@ -33,6 +33,9 @@ class SameSpaceTransfer:
     def weight(self, trials: int) -> float:
         return 2.0 ** (-trials / 64) if trials < 320 else 0.0
 
+    def trust(self, predicted: np.ndarray, y: np.ndarray) -> float:
+        return 1.0
+
     def useless(self, predicted: np.ndarray, y: np.ndarray) -> str | None:
         """None: the trivial piece trusts what is lent until it has faded."""
         return None

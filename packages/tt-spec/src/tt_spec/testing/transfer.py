@@ -91,6 +91,7 @@ class TransferContract:
         y = np.random.default_rng(0).random(128)
         assert piece.useless(y[:0], y[:0]) is None, "nothing is known yet"
         assert piece.useless(y, y) is None, "a model that ranks every row right is dropped"
+        assert piece.trust(y, y) > 0.9, f"a model that ranks every row right is trusted, got {piece.trust(y, y)}"
 
     def test_a_verdict_is_text_or_none(self, piece: Any) -> None:
         rng = np.random.default_rng(1)
@@ -99,6 +100,7 @@ class TransferContract:
             (rng.random(128), np.zeros(128)),
             (np.arange(128.0), np.linspace(1, 0, 128)),
         ):
+            assert 0 <= piece.trust(predicted, y) <= 1, f"trust is in [0, 1], got {piece.trust(predicted, y)}"
             why = piece.useless(predicted, y)
             assert why is None or (isinstance(why, str) and why), f"text or None, got {why!r}"
 
