@@ -18,7 +18,7 @@ from tt_spec.serial import from_json, to_json
 from tt_spec.space import Space
 from tt_spec.types import Measurement, Task
 
-from tt_history.raw import Explain, Raw, explain, explain_json, raw_of, same
+from tt_history.raw import Explain, Raw, explain, explain_json, raw_of, same, spent_and_noise
 
 __all__ = ["INDEXES", "OURS", "RECORDS", "SCHEMA", "VIEWS", "Version2"]
 
@@ -538,10 +538,10 @@ class Version2:
             else:
                 decoded = from_json(self._unpacked(db, space, knobs))
             times = struct.unpack(f"<{len(seconds) // 8}d", seconds)
-            spent = _spent(costs, cost)
+            spent, noise = spent_and_noise(_spent(costs, cost))
             return Measurement(
                 task, space, codes, decoded, times, runs, error, why or "", spent, origin, device,
-                dict(_parsed(versions)), at, run,
+                dict(_parsed(versions)), at, run, noise,
             )  # fmt: skip
         except (ValueError, TypeError, struct.error, zlib.error) as e:
             raise self._unreadable(f"measurement {i}", e) from e

@@ -11,37 +11,19 @@ from typing import Any
 
 import numpy as np
 from tt_spec.errors import PieceFailure
-from tt_spec.roles import Evaluator
 from tt_spec.space import token
 from tt_spec.types import Bar, Task, Trial
 
 from tt_measure.process import Ending, Job, Process, WorkerError
+from tt_measure.rules import Rules, Terms
 from tt_measure.team import POLL_S, Team
 
-__all__ = ["Passage", "Rules"]
+__all__ = ["Passage"]
 
 TRIES = 3
 
-
-@dataclass(frozen=True)
-class Rules:
-    """The rules by which a batch is measured.
-
-    Args:
-        build_s, run_s, check_s: Limits of one candidate's build, evaluation and check, seconds.
-        verify: Whether candidates that beat the incumbent must show right results.
-        chunk: Built candidates per worker before timing starts.
-        evaluator: Decides the runs of a candidate, in the workers.
-        seed: Root of the evaluator's randomness.
-    """
-
-    build_s: float
-    run_s: float
-    check_s: float
-    verify: bool
-    chunk: int
-    evaluator: Evaluator
-    seed: int
+GAUGE_S = 0.2
+"""Seconds of looking at the machine's states before the first timing."""
 
 
 @dataclass(eq=False)
@@ -138,6 +120,8 @@ class Passage:
     # -- timing -------------------------------------------------------------------------------------------------
 
     def _time(self) -> Iterator[Trial]:
+        if self.held and self.rules.reference.seconds is None:
+            self._gauge(next(iter(self.held)))
         while self.held:
             p, rows = next(iter(self.held.items()))
             row = rows.pop(0)
@@ -147,8 +131,12 @@ class Passage:
                 self.team.pump()
             name = _name(row)
             seed = _entropy(self.rules.seed, self.task, row.row)
-            limits = (self.rules.run_s, self.rules.check_s)
-            row.job = job = self.team.submit(p, "time", name, self.bar, seed, self.rules.verify, *limits)
+            rules = self.rules
+            state = rules.reference
+            suffers = state.sensitivity(self.task.key)
+            terms = Terms(rules.verify, rules.run_s, rules.check_s, state.seconds, suffers)
+            handle = self.team.handle(p, self.task)
+            row.job = job = self.team.submit(p, "time", handle, name, self.bar, seed, terms)
             while job.ending is None:
                 self.team.pump(4 * POLL_S)
             p.tokens.discard(name)
@@ -156,6 +144,21 @@ class Passage:
             if p.lost:
                 for other in reversed(self.held.pop(p, [])):
                     yield from self._again(other, None)
+
+    def _gauge(self, p: Process) -> None:
+        """Have a worker look at the machine's states before the first timing of all; one that is lost by that loses
+        its candidates like any other."""
+        while self.team.busy():
+            self.team.pump()
+        job = self.team.submit(p, "gauge", self.team.handle(p, self.task), GAUGE_S)
+        while job.ending is None:
+            self.team.pump(4 * POLL_S)
+        if job.ending.verdict == "done":
+            self.rules.reference.look(job.ending.value)
+        for lost in [q for q in self.held if q.lost]:
+            for row in reversed(self.held.pop(lost)):
+                row.tries += 1
+                self.todo.appendleft(row)
 
     def _timed(self, p: Process, row: _Row, ending: Ending) -> Iterator[Trial]:
         if ending.verdict == "undecided":
@@ -169,9 +172,11 @@ class Passage:
                 doing, limit = ("checking", self.rules.check_s) if check else ("running", self.rules.run_s)
                 yield self._failed(row, ending, "run", doing, limit)
             return
-        timing, run_s, wrong = ending.value
+        timing, run_s, wrong, seen = ending.value
+        if seen is not None:
+            self.rules.reference.tell(self.task.key, seen)
         cost = {**row.cost, "run": run_s}
-        m = _trial(row, seconds=timing.seconds, runs=timing.runs, why=timing.why, cost=cost)
+        m = _trial(row, seconds=timing.seconds, runs=timing.runs, why=timing.why, cost=cost, noise=timing.noise)
         if wrong is not None:
             m = replace(m, seconds=(), error="wrong-result", why=str(wrong))
         elif m.latency_s < self.bar.incumbent_s:

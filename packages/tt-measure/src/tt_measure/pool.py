@@ -14,11 +14,13 @@ import numpy as np
 import psutil
 from tt_spec.roles import Evaluator, Realised
 from tt_spec.types import Bar, Statements, Task, Trial, concat_statements
+from tt_spec.windows import Reference
 
 from tt_measure.fixed import Fixed
 from tt_measure.parts import in_parts
-from tt_measure.passage import Passage, Rules
+from tt_measure.passage import Passage
 from tt_measure.process import Process, WorkerError
+from tt_measure.rules import Rules
 from tt_measure.team import Team, end_all
 
 __all__ = ["WorkerPool"]
@@ -28,9 +30,10 @@ class WorkerPool:
     """Worker processes that hold a backend loaded, build in parallel, and time one candidate at a time.
 
     While a candidate is timed no worker does anything else, and no other pool of this user on this machine builds or
-    times. What a candidate does to its worker (crash, hang, exit, memory without bound) becomes its measurement's
-    error; the worker is replaced and nobody else's result is lost. Processes start on first use or with `prestart`.
-    Use a pool from one thread.
+    times. Where the backend can tell how fast the machine is (`tt_spec.roles.Gauges`), a timing is made of windows in
+    which it was as ever (`tt_spec.windows`). What a candidate does to its worker (crash, hang, exit, memory without
+    bound) becomes its measurement's error; the worker is replaced and nobody else's result is lost. Processes start on
+    first use or with `prestart`. Use a pool from one thread.
 
     Args:
         backend: "module:attribute" of a `tt_spec.roles.Backend`, called without arguments in each worker.
@@ -75,6 +78,7 @@ class WorkerPool:
         self.path, self.seed = path, seed
         self._team: Team | None = None
         self._closed = False
+        self._reference = Reference()
 
     def prestart(self) -> None:
         """Start the workers and return at once; they load the backend while the caller does something else."""
@@ -85,7 +89,7 @@ class WorkerPool:
         run_s = bar.cap_s + 10.0 if self.run_timeout_s is None else self.run_timeout_s
         evaluator = Fixed() if self.evaluator is None else self.evaluator
         limits = (self.build_timeout_s, run_s, self.check_timeout_s)
-        rules = Rules(*limits, self.verify, self.chunk, evaluator, self.seed)
+        rules = Rules(*limits, self.verify, self.chunk, evaluator, self.seed, self._reference)
         return Passage(self._ready(), task, codes, bar, rules).results()
 
     def realise(self, task: Task, codes: np.ndarray) -> Realised:

@@ -20,6 +20,7 @@ from tt_spec.types import (
     Foreign,
     Group,
     Measurement,
+    Noise,
     Prediction,
     Proposal,
     Selection,
@@ -32,6 +33,7 @@ from tt_spec.types import (
     concat_statements,
     labels,
 )
+from tt_spec.windows import Reference, Seen, Windows
 
 __all__ = [
     "ERRORS",
@@ -48,6 +50,7 @@ __all__ = [
     "Listener",
     "Loop",
     "Measurement",
+    "Noise",
     "Outcome",
     "PieceError",
     "PieceFailure",
@@ -57,8 +60,10 @@ __all__ = [
     "Prediction",
     "Proposal",
     "Realised",
+    "Reference",
     "RunInfo",
     "RunState",
+    "Seen",
     "Selection",
     "Slot",
     "Space",
@@ -71,6 +76,7 @@ __all__ = [
     "UserError",
     "VirtualClock",
     "WallClock",
+    "Windows",
     "blame",
     "concat_statements",
     "draw",

@@ -51,6 +51,7 @@ __all__ = [
     "Candidate",
     "Checks",
     "Evaluator",
+    "Gauges",
     "Host",
     "Learns",
     "Lends",
@@ -122,7 +123,7 @@ class Backend(Protocol):
     """The compiler's side. Lives in a worker process; `open` is called before a task's first use.
 
     A backend behind a measurer that races, checks or runs models has these methods too (`Races`, `Checks`,
-    `RacesModels`, `RunsModels`).
+    `RacesModels`, `RunsModels`); one that `Gauges` is timed in windows (`tt_spec.windows`).
     """
 
     def open(self, task: Task) -> None: ...
@@ -141,6 +142,16 @@ class Backend(Protocol):
 
     def threads(self) -> int:
         """Threads that a program runs with in this process."""
+        ...
+
+
+@runtime_checkable
+class Gauges(Protocol):
+    """A backend that can tell how fast the machine is at this moment."""
+
+    def gauge(self, task: Task) -> float | None:
+        """Seconds of a fixed program of about 0.1 ms, run once now on the threads that the task's programs use; None
+        where it would say nothing of them, e.g. of programs on a GPU. The task is open."""
         ...
 
 

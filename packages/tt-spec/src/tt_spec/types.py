@@ -22,6 +22,7 @@ __all__ = [
     "Foreign",
     "Group",
     "Measurement",
+    "Noise",
     "Prediction",
     "Proposal",
     "Selection",
@@ -74,6 +75,24 @@ class Task:
 
 
 @dataclass(frozen=True)
+class Noise:
+    """The machine's state while a candidate was timed, see `tt_spec.windows`.
+
+    Args:
+        windows: Windows of time that the estimate rests on.
+        discarded: Windows left out because the machine was slower or faster than in its reference state.
+        slowdown: Seconds of the probe beside the windows that count over those in the reference state: about 1, more
+            where no better window was to be had.
+        vain_s: Seconds spent on waiting and on windows that were left out.
+    """
+
+    windows: int
+    discarded: int
+    slowdown: float
+    vain_s: float
+
+
+@dataclass(frozen=True)
 class Trial:
     """The outcome of trying one row. A failed candidate is data.
 
@@ -84,6 +103,7 @@ class Trial:
         error: One of `ERRORS`, or None.
         why: The error's message, or what the evaluator says of its choice of runs.
         cost: Seconds spent in "apply", "build" and "run".
+        noise: The machine's state meanwhile; None where nothing tells.
     """
 
     config: tuple[int, ...]
@@ -92,6 +112,7 @@ class Trial:
     error: str | None = None
     why: str = ""
     cost: dict[str, float] = field(default_factory=dict)
+    noise: Noise | None = None
 
     def __post_init__(self) -> None:
         _check_verdict(self.seconds, self.error)
@@ -109,7 +130,7 @@ class Measurement:
     Args:
         config: The canonical row.
         knobs: Decoded values, so that a record outlives its space.
-        seconds, runs, error, why, cost: See `Trial`.
+        seconds, runs, error, why, cost, noise: See `Trial`.
         origin: Who proposed it, e.g. "search", "random".
         device: Fingerprint of the machine.
         at: Seconds since the epoch, by the run's clock.
@@ -129,6 +150,7 @@ class Measurement:
     versions: dict[str, str] = field(default_factory=dict)
     at: float = 0.0
     run_id: str = ""
+    noise: Noise | None = None
 
     def __post_init__(self) -> None:
         _check_verdict(self.seconds, self.error)
@@ -150,6 +172,7 @@ class Measurement:
             trial.error,
             trial.why,
             trial.cost,
+            noise=trial.noise,
             **about,
         )
 
@@ -269,11 +292,13 @@ class Bar:
 
 @dataclass(frozen=True)
 class Timing:
-    """An evaluator's verdict: seconds per execution of each repeat, executions made, and why it stopped."""
+    """An evaluator's verdict: seconds per execution of each repeat, executions made, and why it stopped. `noise` is
+    filled in by whoever ran it."""
 
     seconds: tuple[float, ...]
     runs: int
     why: str = ""
+    noise: Noise | None = None
 
 
 @dataclass(frozen=True)

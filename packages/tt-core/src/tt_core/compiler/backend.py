@@ -6,6 +6,7 @@ import re
 import sys
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -15,6 +16,7 @@ from tt_spec.roles import Workload
 
 from tt_core.compiler.arrays import compare, random_array
 from tt_core.compiler.lower import unpack
+from tt_core.compiler.peak import probe
 from tt_core.compiler.primfunc import outputs, parameter_bound
 from tt_core.compiler.runtime import Runner
 
@@ -50,6 +52,7 @@ class TvmBackend:
     def __init__(self) -> None:
         self._open: dict[str, _Workload] = {}
         self._plugins: Plugins | None = None
+        self._probe: Callable[[], float] | None = None
 
     def open(self, task: Task) -> None:
         if task.key in self._open:
@@ -104,6 +107,15 @@ class TvmBackend:
     def threads(self) -> int:
         """Threads that TVM's runtime uses in this process."""
         return int(tvm.get_global_func("runtime.NumThreads")())
+
+    def gauge(self, task: Task) -> float | None:
+        """Seconds of `tt_core.compiler.peak.probe`, run once now; None for programs that do not run on this CPU."""
+        work = self._open[task.key]
+        if str(work.target.kind.name) != "llvm":
+            return None
+        if self._probe is None:
+            self._probe = probe(work.target)
+        return self._probe()
 
     def loaded(self, module: str) -> bool:
         """Whether a Python module is loaded in this process."""
