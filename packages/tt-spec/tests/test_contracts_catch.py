@@ -7,7 +7,7 @@ import threading
 
 import numpy as np
 import pytest
-from tt_spec import Foreign, Knob, Plugins, Prediction, Proposal, Realised, Selection, Slot, Space, Timing, draw
+from tt_spec import Bar, Foreign, Knob, Plugins, Prediction, Proposal, Realised, Selection, Slot, Space, Timing, draw
 from tt_spec.pieces.memory_store import MemoryStore
 from tt_spec.pieces.null_surrogate import NullSurrogate
 from tt_spec.pieces.once_evaluator import OnceEvaluator
@@ -57,6 +57,9 @@ class Able(SyntheticMeasurer):
 
     def prestart(self):
         pass
+
+    def retime(self, task, codes):
+        yield from self.measure(task, codes, Bar())
 
     def race(self, task, codes, rounds=10, min_ms=10.0, untuned=False):
         return [[1e-3] * rounds for _ in range(len(codes) + untuned)]
@@ -726,6 +729,11 @@ CAPABLE = {
     ("measurer", "runs at random"): (
         able(run_model=lambda self, path, inputs: [np.random.default_rng().random(3)]),
         "runs_a_library",
+    ),
+    ("measurer", "holds nothing"): (able(retime=lambda self, task, codes: iter(())), "times_again_what_it_holds"),
+    ("measurer", "times a row twice"): (
+        able(retime=lambda self, task, codes: self.measure(task, np.repeat(codes, 2, axis=0), Bar())),
+        "times_again_what_it_holds",
     ),
     ("measurer", "races one"): (able(race_models=lambda self, paths, *_: [[1e-3]]), "races_libraries"),
     ("store", "tasks as rows"): (

@@ -23,7 +23,7 @@ from tt_spec import (
     WallClock,
     token,
 )
-from tt_spec.roles import Host, Prestarts
+from tt_spec.roles import Host, Prestarts, Retimes
 
 from tt_bench.errors import BenchError
 from tt_bench.lending import lender
@@ -210,6 +210,15 @@ class Live:
     def prestart(self) -> None:
         if isinstance(self.pool, Prestarts):
             self.pool.prestart()
+
+    def retime(self, task: Task, codes: np.ndarray) -> Generator[Trial]:
+        part = self.recorded[task.key]
+        if not isinstance(self.pool, Retimes):
+            return
+        whole = part.widen(np.asarray(codes, dtype=np.int64))
+        own = {tuple(w): tuple(r) for w, r in zip(whole.tolist(), np.asarray(codes).tolist(), strict=True)}
+        for m in self.pool.retime(part.whole, whole):
+            yield dataclasses.replace(m, config=own[m.config])
 
     def race(
         self, task: Task, codes: np.ndarray, rounds: int = 10, min_ms: float = 10.0, untuned: bool = False

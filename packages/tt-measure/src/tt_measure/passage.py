@@ -15,7 +15,7 @@ from tt_spec.space import token
 from tt_spec.types import Bar, Task, Trial
 
 from tt_measure.process import Ending, Job, Process, WorkerError
-from tt_measure.rules import Rules, Terms
+from tt_measure.rules import Rules, Verdict
 from tt_measure.team import POLL_S, Team
 
 __all__ = ["Passage"]
@@ -28,11 +28,13 @@ GAUGE_S = 0.2
 
 @dataclass(eq=False)
 class _Row:
-    """A row on its way. `tries` counts workers that it lost through no fault of its own."""
+    """A row on its way. `tries` counts workers that it lost through no fault of its own; `name` is the
+    number of the job that built it, by which its worker knows it."""
 
     row: np.ndarray
     tries: int = 0
     job: Job | None = None
+    name: int = 0
     cost: dict[str, float] = field(default_factory=dict)
 
 
@@ -106,7 +108,8 @@ class Passage:
             del self.building[p]
             if ending.verdict == "done":
                 row.cost = ending.value
-                p.tokens.add(_name(row))
+                row.name = row.job.number if row.job else 0
+                p.tokens.add(row.name)
                 self.held.setdefault(p, []).append(row)
             elif self._innocent(p, ending):
                 yield from self._again(row, ending)
@@ -129,12 +132,9 @@ class Passage:
                 del self.held[p]
             while self.team.busy():
                 self.team.pump()
-            name = _name(row)
+            name = row.name
             seed = _entropy(self.rules.seed, self.task, row.row)
-            rules = self.rules
-            state = rules.reference
-            suffers = state.sensitivity(self.task.key)
-            terms = Terms(rules.verify, rules.run_s, rules.check_s, state.seconds, suffers)
+            terms = self.rules.terms(self.task)
             handle = self.team.handle(p, self.task)
             row.job = job = self.team.submit(p, "time", handle, name, self.bar, seed, terms)
             while job.ending is None:
@@ -172,10 +172,12 @@ class Passage:
                 doing, limit = ("checking", self.rules.check_s) if check else ("running", self.rules.run_s)
                 yield self._failed(row, ending, "run", doing, limit)
             return
-        timing, run_s, wrong, seen = ending.value
-        if seen is not None:
-            self.rules.reference.tell(self.task.key, seen)
-        cost = {**row.cost, "run": run_s}
+        verdict: Verdict = ending.value
+        timing, wrong = verdict.timing, verdict.wrong
+        if verdict.seen is not None:
+            self.rules.reference.tell(self.task.key, verdict.seen)
+        p.keep(self.task.key, token(row.row), row.name, verdict.kept)
+        cost = {**row.cost, "run": verdict.run_s}
         m = _trial(row, seconds=timing.seconds, runs=timing.runs, why=timing.why, cost=cost, noise=timing.noise)
         if wrong is not None:
             m = replace(m, seconds=(), error="wrong-result", why=str(wrong))
@@ -212,13 +214,13 @@ class Passage:
 
     def _abandon(self) -> None:
         """Forget what was not measured; a build in hand ends by itself and is dropped then."""
-        rows = {p: list(held) for p, held in self.held.items()}
+        names = {p: [row.name for row in held] for p, held in self.held.items()}
         for p, row in self.building.items():
-            rows.setdefault(p, []).append(row)
-        for p, mine in rows.items():
-            p.tokens -= {_name(row) for row in mine}
+            names.setdefault(p, []).append(row.job.number if row.job else 0)
+        for p, mine in names.items():
+            p.tokens -= set(mine)
             if not p.lost:
-                p.tell("drop", [_name(row) for row in mine])
+                p.tell("drop", mine)
         self.building, self.held = {}, {}
         self.todo.clear()
 
@@ -226,12 +228,6 @@ class Passage:
 def _trial(row: _Row, cost: dict[str, float], **what: Any) -> Trial:
     config = tuple(int(c) for c in row.row)
     return Trial(config, cost={"apply": 0.0, "build": 0.0, "run": 0.0, **cost}, **what)
-
-
-def _name(row: _Row) -> int:
-    """A built candidate's name in its worker: the number of the job that built it."""
-    assert row.job is not None
-    return row.job.number
 
 
 def _entropy(seed: int, task: Task, row: np.ndarray) -> list[int]:

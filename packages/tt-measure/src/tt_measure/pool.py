@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import psutil
 from tt_spec.roles import Evaluator, Realised
+from tt_spec.space import token
 from tt_spec.types import Bar, Statements, Task, Trial, concat_statements
 from tt_spec.windows import Reference
 
@@ -21,7 +22,7 @@ from tt_measure.parts import in_parts
 from tt_measure.passage import Passage
 from tt_measure.process import Process, WorkerError
 from tt_measure.rules import Rules
-from tt_measure.team import Team, end_all
+from tt_measure.team import POLL_S, Team, end_all
 
 __all__ = ["WorkerPool"]
 
@@ -86,11 +87,36 @@ class WorkerPool:
 
     def measure(self, task: Task, codes: np.ndarray, bar: Bar) -> Iterator[Trial]:
         """One trial per row, in order of completion. Close the iterator to abandon the rest."""
-        run_s = bar.cap_s + 10.0 if self.run_timeout_s is None else self.run_timeout_s
+        return Passage(self._ready(), task, codes, bar, self._rules(bar.cap_s)).results()
+
+    def retime(self, task: Task, codes: np.ndarray) -> Iterator[Trial]:
+        """Time rows again whose programs a worker still holds, in turns within each worker; the others are left out."""
+        team, rules = self._ready(), self._rules(Bar().cap_s)
+        wanted = {token(row): tuple(map(int, row)) for row in np.ascontiguousarray(codes, dtype=np.int64)}
+        for p in list(team.processes):
+            mine = {row: name for row, name in p.kept.get(task.key, {}).items() if row in wanted}
+            if p.lost or not mine:
+                continue
+            while team.busy():
+                team.pump()
+            names, handle = list(mine.values()), team.handle(p, task)
+            job = team.submit(p, "retime", handle, names, rules.run_s * len(mine), rules.terms(task))
+            while job.ending is None:
+                team.pump(4 * POLL_S)
+            if job.ending.verdict != "done":  # it was timed before and failed now: nothing new is known
+                continue
+            rows = {name: row for row, name in mine.items()}
+            for name, (timing, run_s, seen) in job.ending.value.items():
+                if seen is not None:
+                    self._reference.tell(task.key, seen)
+                about = {"runs": timing.runs, "noise": timing.noise}
+                yield Trial(wanted.pop(rows[name]), timing.seconds, why="timed again", cost={"run": run_s}, **about)
+
+    def _rules(self, cap_s: float) -> Rules:
+        run_s = cap_s + 10.0 if self.run_timeout_s is None else self.run_timeout_s
         evaluator = Fixed() if self.evaluator is None else self.evaluator
         limits = (self.build_timeout_s, run_s, self.check_timeout_s)
-        rules = Rules(*limits, self.verify, self.chunk, evaluator, self.seed, self._reference)
-        return Passage(self._ready(), task, codes, bar, rules).results()
+        return Rules(*limits, self.verify, self.chunk, evaluator, self.seed, self._reference)
 
     def realise(self, task: Task, codes: np.ndarray) -> Realised:
         """Each row's canonical row and None, or the row itself and why it has no program."""

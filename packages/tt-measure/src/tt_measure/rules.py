@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tt_spec.roles import Evaluator
-from tt_spec.windows import Reference
+from tt_spec.types import Task, Timing
+from tt_spec.windows import Reference, Seen
 
-__all__ = ["Rules", "Terms"]
+__all__ = ["Rules", "Terms", "Verdict"]
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,30 @@ class Rules:
     evaluator: Evaluator
     seed: int
     reference: Reference
+
+    def terms(self, task: Task) -> Terms:
+        """The terms for a candidate of the task, now."""
+        state = self.reference
+        return Terms(self.verify, self.run_s, self.check_s, state.seconds, state.sensitivity(task.key))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A worker's answer after timing a candidate.
+
+    Args:
+        timing: The evaluator's.
+        run_s: Seconds that it took.
+        wrong: The fault in its outputs, or None; None too if nobody looked.
+        seen: The states of the machine that it met, where a probe tells.
+        kept: Names of the task's programs that the worker goes on holding.
+    """
+
+    timing: Timing
+    run_s: float
+    wrong: str | None
+    seen: Seen | None
+    kept: tuple[int, ...]
 
 
 @dataclass(frozen=True)

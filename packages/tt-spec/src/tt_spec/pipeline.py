@@ -38,6 +38,7 @@ from tt_spec.types import (
     concat_statements,
     labels,
 )
+from tt_spec.windows import SHARE
 
 __all__ = ["Pipeline", "ProgramSource"]
 
@@ -71,6 +72,12 @@ class Pipeline:
         warm: Rows to measure first, `(n, d)`.
         guidance: Lets rows of other tasks and devices have a say; see `tt_spec.guidance`.
     """
+
+    CLOSE, CONTENDERS, LOOKS = 1.05, 4, 3
+    """Of `doubtful`: how near to the leader, how many, and timings after which a leader is known."""
+
+    UNLUCKY, UNLUCKY_S = 2, 1.5
+    """Of `doubtful`: rows timed in another state of the machine, and how far behind the leader they may lie."""
 
     FEATURE_CACHE = 4096
     FIT_ROWS = 2000
@@ -112,6 +119,7 @@ class Pipeline:
         self._pending: dict[bytes, tuple[int, np.ndarray]] = {}
         self._batches = 0
         self._fitted_at = -1
+        self._looks: Counter[bytes] = Counter()
         self._why: dict[bytes, str] = {}
         self._refused: set[bytes] = set()
         self._features: OrderedDict[bytes, Statements | None] = OrderedDict()
@@ -188,6 +196,30 @@ class Pipeline:
         self._rows.append(row)
         self._seconds.append(m.latency_s)
         self._errors.append(m.error)
+
+    def doubtful(self, results: Sequence[Measurement]) -> np.ndarray:
+        """Rows `(n, d)` that deserve another timing after these results of a batch.
+
+        The leader and those within `CLOSE` of it, at most `CONTENDERS`, as long as one of them was timed fewer than
+        `LOOKS` times: the fastest of many timings is the luckiest. And up to `UNLUCKY` rows of the batch that met the
+        machine in no state that counts, and may be nearly as good as the leader.
+        """
+        best_s = self.best_s
+        top = [row for row, s in self.top(self.CONTENDERS) if s <= self.CLOSE * best_s]
+        if all(self._looks[token(row)] >= self.LOOKS - 1 for row in top):
+            top = []
+        away = [m for m in results if m.error is None and m.noise is not None and abs(m.noise.slowdown - 1) > SHARE]
+        away = sorted((m for m in away if m.latency_s <= self.UNLUCKY_S * best_s), key=lambda m: m.latency_s)
+        rows = {token(row): row for row in [*top, *(self._row(m) for m in away[: self.UNLUCKY])]}
+        self._looks.update(list(rows))
+        return np.stack(list(rows.values())) if rows else np.empty((0, len(self.space.knobs)), dtype=np.int64)
+
+    def correct(self, m: Measurement) -> None:
+        """Take a later timing of a row that is known: it counts from now on."""
+        name = token(m.config)
+        if (i := self._at.get(name)) is None or m.error is not None:
+            raise ValueError(f"row {list(m.config)} has no valid result that could be corrected")
+        self._seconds[i] = m.latency_s
 
     # -- ask and tell -------------------------------------------------------------------------------------------
 

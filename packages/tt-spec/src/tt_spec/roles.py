@@ -69,6 +69,7 @@ __all__ = [
     "Realised",
     "Remarks",
     "Remembers",
+    "Retimes",
     "RunInfo",
     "RunState",
     "RunsModels",
@@ -210,6 +211,16 @@ class Prestarts(Protocol):
 
     def prestart(self) -> None:
         """Start what it needs and return at once."""
+        ...
+
+
+@runtime_checkable
+class Retimes(Protocol):
+    """A measurer that holds the fastest programs it built for a while, so that timing them again costs no build."""
+
+    def retime(self, task: Task, codes: np.ndarray) -> Iterator[Trial]:
+        """Time these rows `(n, d)` in turns, nothing else running: a valid trial for each row whose program is still
+        held, none for the others. An empty `codes` is no work."""
         ...
 
 
@@ -677,7 +688,7 @@ PROTOCOLS: dict[str, type] = {
 """The protocol of each role."""
 
 CAPABILITIES: dict[str, tuple[type, ...]] = {
-    "measurer": (Prestarts, Races, Checks, RacesModels, RunsModels),
+    "measurer": (Prestarts, Retimes, Races, Checks, RacesModels, RunsModels),
     "searcher": (Learns,),
     "scheduler": (Budgeted, Peaked),
     "stopper": (LimitsRows, LimitsTime, Bounds, Remarks),

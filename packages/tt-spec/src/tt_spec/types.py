@@ -442,6 +442,10 @@ class TaskState:
         """Kind of operator."""
         return self.task.op
 
+    def correct(self, best_s: float, incumbents: list[tuple[int, float]]) -> None:
+        """Take the best and its history from timings that were made again: a lucky leader loses its place."""
+        self.best_s, self.incumbents = best_s, incumbents
+
     def record(self, m: Measurement) -> None:
         """Count a result of this run: trials, errors, and the incumbent where it is beaten.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import numpy as np
 
 from tt_spec.types import Noise
 
-__all__ = ["SHARE", "Reference", "Seen", "Windows"]
+__all__ = ["SHARE", "Reference", "Seen", "Windows", "state"]
 
 SHARE = 0.15
 """Readings of the probe that differ by no more are of one state: the states of shared cores lie a factor of 1.3 to 2
@@ -93,6 +94,19 @@ class Reference:
         near = np.flatnonzero((logs >= logs[first]) & (logs <= logs[first] + width))
         best = near[sizes[near].argmax()]
         return float(np.exp(np.median(logs[best : ends[best]])))
+
+
+def state(probe: Callable[[], float], seconds: float = 0.1) -> float:
+    """The probe's seconds in the state that counts, by looking for so long."""
+    probe()  # the first is cold
+    readings: list[float] = []
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or not readings:
+        readings.append(probe())
+    reference = Reference()
+    reference.look(readings)
+    assert reference.seconds is not None
+    return reference.seconds
 
 
 class Windows:

@@ -244,13 +244,17 @@ def run_library(
         raise OptionError(f"--seconds must be between 0 and 86400, got {seconds:g}")
     use_all_cores(read_sidecar(library).get("threads"))
     runner = Runner(library)
-    times = np.array(runner.time(runner.random_inputs(), seconds))
-    p10, median, p90 = (float(v) for v in np.percentile(times, [10, 50, 90]))
+    timed = runner.time(runner.random_inputs(), seconds)
+    p10, median, p90 = (float(v) for v in np.percentile(timed.seconds, [10, 50, 90]))
+    runs, noise = len(timed.seconds), timed.noise
     if as_json:
-        print(json.dumps({"median_s": median, "p10_s": p10, "p90_s": p90, "runs": len(times)}))
-    else:
-        latency = progress.latency
-        print(f"median {latency(median)}, p10 {latency(p10)}, p90 {latency(p90)} over {len(times)} runs")
+        about = {"noise": None if noise is None else vars(noise)}
+        print(json.dumps({"median_s": median, "p10_s": p10, "p90_s": p90, "runs": runs, **about}))
+        return
+    latency = progress.latency
+    print(f"median {latency(median)}, p10 {latency(p10)}, p90 {latency(p90)} over {runs} runs")
+    if noise is not None and noise.discarded:
+        print(f"{noise.discarded} more runs are left out: the machine changed its speed meanwhile (see tt doctor)")
 
 
 @app.command("plugins")

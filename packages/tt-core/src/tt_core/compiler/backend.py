@@ -6,13 +6,14 @@ import re
 import sys
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import tvm
 from tt_spec import Plugins, Realised, Statements, Task, concat_statements, token
 from tt_spec.roles import Workload
+from tt_spec.windows import Windows, state
 
 from tt_core.compiler.arrays import compare, random_array
 from tt_core.compiler.lower import unpack
@@ -52,7 +53,6 @@ class TvmBackend:
     def __init__(self) -> None:
         self._open: dict[str, _Workload] = {}
         self._plugins: Plugins | None = None
-        self._probe: Callable[[], float] | None = None
 
     def open(self, task: Task) -> None:
         if task.key in self._open:
@@ -113,9 +113,7 @@ class TvmBackend:
         work = self._open[task.key]
         if str(work.target.kind.name) != "llvm":
             return None
-        if self._probe is None:
-            self._probe = probe(work.target)
-        return self._probe()
+        return probe(work.about)()
 
     def loaded(self, module: str) -> bool:
         """Whether a Python module is loaded in this process."""
@@ -137,15 +135,27 @@ class TvmBackend:
         if untuned:
             work = self._open[task.key]
             candidates.append(TvmCandidate(work, work.untuned(), 0.0))
-        first = [max(min(c.run(1), c.run(1)), 1e-9) for c in candidates]
+        runs = self._steady(task, [c.run for c in candidates], rounds * min_ms / 1e3)
+        first = [max(min(run(1), run(1)), 1e-9) for run in runs]
         hopeless = untuned and first[-1] > HOPELESS * min(first)
         repeats = [max(1, int(np.ceil(min_ms / 1e3 / s))) for s in first[: -1 if hopeless else None]]
         seconds: list[list[float]] = [[] for _ in repeats]
         for _ in range(rounds):
-            for candidate, n, mine in zip(candidates, repeats, seconds, strict=False):
+            for candidate, run, n, mine in zip(candidates, runs, repeats, seconds, strict=False):
                 candidate.run(1)
-                mine.append(candidate.run(n))
+                mine.append(run(n))
         return [*seconds, first[-1:]] if hopeless else seconds
+
+    def _steady(
+        self, task: Task, runs: list[Callable[[int], float]], seconds: float
+    ) -> Sequence[Callable[[int], float]]:
+        """These runs in windows that count, each with as much time for windows in vain as the race gives it; the runs
+        as they are where nothing tells the machine's state."""
+        if self.gauge(task) is None:
+            return runs
+        tell = probe(self._open[task.key].about)
+        state_s = state(tell)
+        return [Windows(run, tell, state_s, most_s=seconds) for run in runs]
 
     def check(self, task: Task, row: np.ndarray) -> str | None:
         """The fault in a row's outputs, or None."""
@@ -161,13 +171,16 @@ class TvmBackend:
         of a model that takes longer than a round needs no other to warm up.
         """
         runners, share = [Runner(path) for path in paths], seconds / rounds / len(paths)
-        medians = [[float(np.median(r.time(inputs, share)))] for r in runners]
+        probe = runners[0].probe()
+        state_s = None if probe is None else state(probe)
+        medians = [[float(np.median(r.time(inputs, share, state_s=state_s).seconds))] for r in runners]
         fastest = min(m[0] for m in medians)
         share = min(share, max(ENOUGH * fastest, share / 6))
         for _ in range(rounds - 1):
             for runner, mine in zip(runners, medians, strict=True):
                 if mine[0] <= HOPELESS * fastest:
-                    mine.append(float(np.median(runner.time(inputs, share, 1, warm=mine[0] < share))))
+                    timed = runner.time(inputs, share, 1, warm=mine[0] < share, state_s=state_s)
+                    mine.append(float(np.median(timed.seconds)))
         return medians
 
     def run_model(self, path: str, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -212,6 +225,7 @@ class _Workload:
 
     def __init__(self, mod: tvm.IRModule, target: Target, programs: Workload) -> None:
         self.mod, self.target, self.programs = mod, target, programs
+        self.about = str(target)
         self._schedules: OrderedDict[bytes, tvm.s_tir.Schedule] = OrderedDict()
         self._arguments: list[tvm.runtime.Tensor] | None = None
         self._repacked: dict[Repacked, tvm.runtime.Tensor] = {}

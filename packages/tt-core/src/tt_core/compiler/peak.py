@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,13 +32,16 @@ def peak_flops(target: Target, steps: int = 200_000, repeats: int = 500) -> floa
     return flop / min(once() for _ in range(repeats))
 
 
-def probe(target: Target) -> Callable[[], float]:
-    """A program of about 0.1 ms that always does the same on all of the target's cores: seconds of one run.
+@lru_cache(maxsize=8)
+def probe(target: str) -> Callable[[], float]:
+    """A program of about 0.1 ms that always does the same on all of a target's cores: seconds of one run.
 
     It touches no memory, so whatever slows it (another thread on the same core, a lower clock, a core taken away) is
     the machine's doing. Raises what TVM raises for a target that is no CPU's.
     """
-    return _multiply_adds(target, PROBE_STEPS)[0]
+    import tvm
+
+    return _multiply_adds(tvm.target.Target(json.loads(target)), PROBE_STEPS)[0]
 
 
 def _multiply_adds(target: Target, steps: int) -> tuple[Callable[[], float], float]:
