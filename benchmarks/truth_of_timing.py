@@ -42,9 +42,7 @@ def main() -> None:
         serve()
         return
     sides = {"here": Path(__file__).parents[1], **({"there": options.against} if options.against else {})}
-    print(
-        f"{'program':8} {'engine':6} {'least':>10} {'within 5 %':>11} {'15 %':>6} {'p90/least':>10} {'s each':>7}  state"
-    )
+    print(f"{'program':8} {'engine':6} {'least':>10} {'within 5 %':>11} {'15 %':>6} {'p90/least':>10} {'s each':>7}")
     for name in options.programs:
         engines = {side: _engine(root) for side, root in sides.items()}
         found: dict[str, list[list[float]]] = {side: [] for side in sides}

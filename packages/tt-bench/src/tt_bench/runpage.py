@@ -18,6 +18,7 @@ from tt_bench import pictures
 from tt_bench.errors import BenchError
 from tt_bench.markup import document, section, table
 from tt_bench.slots import Given, add, section_slots
+from tt_bench.states import section_states
 from tt_bench.stops import section_stops
 from tt_bench.subspace import importance
 
@@ -95,6 +96,7 @@ def write(told: Told, history: Path, out: Path) -> None:
         _section_model(told),
         _section_convergence(told, states),
         _section_time(told),
+        section_states(m for results in told.measured.values() for m in results),
         section_slots(told.slots, [s.task.name for s in states], sum(told.spent.values())),
         _section_slots(told, states),
         section_stops(told.stops, [s.task.name for s in states]),

@@ -227,7 +227,7 @@ def states(told: JsonObject, cores: int) -> Check:
         return _unknown("states", told, "nothing tells this machine's states: timings count as they come")
     every = np.concatenate([np.asarray(v) for v in of.values()])
     reference = Reference()
-    reference.look(every)
+    reference.look(every.tolist())
     assert reference.seconds is not None
     slow = {name: float(np.mean(np.asarray(v) > (1 + SHARE) * reference.seconds)) for name, v in of.items()}
     away = every[every > (1 + SHARE) * reference.seconds] / reference.seconds
