@@ -26,7 +26,5 @@ def section_states(measured: Iterable[Measurement]) -> str:
     ]
     note = "A probe of 0.1 ms beside every window of time tells whether the machine was as fast as ever."
     if away:
-        note += (
-            f" Timings of those {len(away)} are corrected by the probe's slowdown, {min(away):.2f} to {max(away):.2f}."
-        )
+        note += f" Those {len(away)} timings are corrected by the probe's slowdown, {min(away):.2f} to {max(away):.2f}."
     return section("The machine meanwhile", table(("timings", "in this run"), rows), note)

@@ -224,7 +224,7 @@ def states(told: JsonObject, cores: int) -> Check:
     after pauses, and after builds."""
     of = told.get("states")
     if of is None or "error" in of:
-        return _unknown("states", told, "nothing tells this machine's states: timings count as they come")
+        return _unknown("states", told, "nothing tells this machine's states: timings count as they come", "warning")
     every = np.concatenate([np.asarray(v) for v in of.values()])
     reference = Reference()
     reference.look(every.tolist())
