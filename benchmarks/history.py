@@ -241,6 +241,14 @@ def nearest(store: Any, path: str) -> tuple[float, str]:
     return now() - began, f"distance {found[0].distance:.2f} to {found[-1].distance:.2f}"
 
 
+def lend(store: Any, path: str) -> tuple[float, str]:
+    """What a search that starts from history asks for, once per task."""
+    store.best("nothing")
+    began = now()
+    found = store.lend(task(5), "elsewhere", 2000)
+    return now() - began, f"{sum(len(f.rows) for f in found)} rows of {len(found)} groups"
+
+
 def compact(by: str) -> Callable[..., tuple[float, str]]:
     def run(store: Any, path: str) -> tuple[float, str]:
         from tt_history import maintenance
@@ -298,6 +306,7 @@ OPERATIONS: dict[str, Callable[..., tuple[float, str]]] = {
     "restore": restore,
     "summary": summary,
     "nearest": nearest,
+    "lend": lend,
     "by_date": compact("date"),
     "by_mean": compact("mean"),
     "prune": prune,
@@ -394,6 +403,7 @@ def compare(folder: Path, n: int, tasks: int) -> None:
             one, two = (float(x["remark"].split(" in ")[1].split()[0]) for x in (a, b))
             line("  its memory", one, two, "MB", 50)
     line("nearest", None, do("nearest", 2, new)["s"], "s", 0.2)
+    line("lend 2,000 rows", None, do("lend", 2, new)["s"], "s", 0.3)
     maintained_by = (("compact --by date", "by_date"), ("compact --by mean", "by_mean"), ("prune --failed", "prune"))
     for what, operation in maintained_by:
         copy = folder / "copy.db"

@@ -51,6 +51,7 @@ def test_a_dry_run_says_what_a_run_would_do_and_writes_nothing(tt, tmp_path, fol
     assert tt_core.plan(OP, trials=8, history=None).planned == 8
 
 
+@pytest.mark.slow
 def test_what_is_left_out_ships_with_its_best_or_untuned(tt, tmp_path):
     import tt_core
 

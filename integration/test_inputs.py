@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import tt_core
 
 from .conftest import events
@@ -109,6 +110,7 @@ def halves(x: T.Buffer((64, 128), "float32"), a: T.Buffer((64, 64), "float32"), 
     assert sidecar["outputs"] == ["output_0", "output_1"]
 
 
+@pytest.mark.slow
 def test_the_recogniser_with_its_dynamic_width_verifies(tt):
     found = importlib.util.find_spec("rapidocr_onnxruntime")
     assert found is not None and found.origin is not None, "pip install rapidocr-onnxruntime"

@@ -11,6 +11,7 @@ import sys
 import time
 
 import psutil
+import pytest
 
 from .conftest import events
 
@@ -48,6 +49,7 @@ def test_ctrl_c_keeps_everything_and_writes_the_best_so_far(tmp_path):
     assert result["verified"]
 
 
+@pytest.mark.slow
 def test_kill_9_loses_nothing_reported_and_leaves_no_worker(tmp_path):
     process = _start(tmp_path)
     seen = _wait_for_batch(process, batches=2)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer.main
 from tt_core.cli import app as cli
 from tt_core.doctor import checks as doctor
 from tt_core.errors import EXIT_CODES
@@ -26,6 +27,7 @@ from tt_spec.pieces.synthetic import SyntheticMeasurer
 OP = "op:matmul:16,16,16"
 HANG_S = 60
 LINES, DAMAGED = 1000, 200
+METADATA: Any = importlib.metadata.Distribution.metadata
 
 
 class Hang(BaseException):
@@ -73,7 +75,11 @@ def quick(tmp_path, monkeypatch) -> Iterator[Callable[[list[str]], tuple[int, st
     monkeypatch.setattr("tt_measure.pool.WorkerPool", QuickPool)
     monkeypatch.setattr("tt_bench.compare._pool", lambda workers: Here())
     monkeypatch.setattr(doctor, "_probe", dict)
+    # what every process reads and makes once, thousands of commands in this one need not
     monkeypatch.setattr(importlib.metadata, "entry_points", functools.cache(importlib.metadata.entry_points))
+    parsed = functools.cache(lambda distribution: METADATA.__get__(distribution))
+    monkeypatch.setattr(importlib.metadata.Distribution, "metadata", property(parsed))
+    monkeypatch.setattr("typer.main.get_command", functools.cache(typer.main.get_command))
 
     def on_alarm(number: int, frame: Any) -> None:
         raise Hang
@@ -259,6 +265,7 @@ def value(rng: random.Random, likely: list[str]) -> str:
     return "".join(rng.choice(string.printable) for _ in range(rng.randrange(1, 12)))
 
 
+@pytest.mark.slow
 def test_random_command_lines(quick, tmp_path):
     (tmp_path / "notes.txt").write_text("somebody's notes")
     (tmp_path / "empty.onnx").write_bytes(b"")

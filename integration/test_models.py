@@ -18,6 +18,7 @@ def models() -> Path:
     return Path(found.origin).parent / "models"
 
 
+@pytest.mark.slow
 def test_classifier_with_dynamic_shapes_tunes_and_verifies(tt, models):
     path = str(models / "ch_ppocr_mobile_v2.0_cls_infer.onnx")
     missing = tt("tune", path, code=3).stderr
@@ -47,6 +48,7 @@ def test_classifier_with_dynamic_shapes_tunes_and_verifies(tt, models):
     assert len(result["tasks"]) > 40
 
 
+@pytest.mark.slow
 def test_bert_tiny_with_two_integer_inputs_verifies(tt):
     result = events(
         tt(

@@ -63,6 +63,7 @@ MODELS = ("op:matmul:64,64,64", "op:matmul:64,64,64", "op:matmul:32,48,64")
 """Two runs have a task in common, the third has its own."""
 
 
+@pytest.mark.slow
 def test_runs_at_once_on_one_history(tmp_path, watched):
     at_once = [start(tmp_path, watched, str(i), m) for i, m in enumerate(MODELS)]
     results = []

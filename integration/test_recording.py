@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 OPERATOR = "op:matmul:32,48,64"
 
 
+@pytest.mark.slow
 def test_record_bench_and_report(tt, tmp_path):
     tt("record", OPERATOR, "--most", "12", "--runs", "20", "--long-rows", "2", "--long-runs", "60", "--out", "x")
     data = json.loads(_unzipped(tmp_path / "x.json.gz"))
@@ -36,6 +39,7 @@ def test_record_bench_and_report(tt, tmp_path):
     assert "choose another --out" in wrong.stderr and wrong.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_tuning_run_is_drawn(tt, tmp_path):
     tt("tune", OPERATOR, "--trials", "12", "--recipe", "random", "--set", "batch=6")
     tt("report", "--out", "page.html")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import pytest
 from tt_core import tuning
 from tt_core.compiler.backend import HOPELESS, TvmBackend, TvmCandidate
+from tt_core.compiler.runtime import digest
 from tt_core.deploy import shipping
 from tt_core.errors import VerificationError
 from tt_core.prepared import prepare
@@ -28,7 +30,7 @@ class Here:
     def __init__(self, task, untuned_s=1.0, models=(), wrong=()):
         self.backend, self.models, self.wrong = TvmBackend(), models, [tuple(w) for w in wrong]
         self.backend.open(task)
-        self.untuned_s = untuned_s
+        self.untuned_s, self.ran = untuned_s, []
 
     def race(self, task, codes, rounds=10, min_ms=10.0, untuned=False):
         assert untuned
@@ -43,6 +45,7 @@ class Here:
         return "it computes nonsense" if tuple(row) in self.wrong else self.backend.check(task, row)
 
     def run_model(self, path, inputs):
+        self.ran.append(digest(Path(path)))
         return self.backend.run_model(path, inputs)
 
 
@@ -141,6 +144,8 @@ def test_a_model_that_is_faster_untuned_ships_untuned(ready, pipeline, tmp_path,
     assert shipped.untuned == ((pipeline.task.name,) if untuned else ())
     assert shipped.after_s == pytest.approx(1e-3 if untuned else after)
     assert any("untuned" in text for text in said) == untuned
+    assert digest(tmp_path / "m.so") == here.ran[0], "what ships is the file that was verified"
+    assert (here.ran[0] == here.ran[1]) == untuned
     sidecar = json.loads((tmp_path / "m.so.json").read_text())
     assert (sidecar["tasks"][0]["knobs"] is None) == untuned
     assert sidecar["latency_after_s"] == shipped.after_s and shipped.verified

@@ -87,6 +87,7 @@ def test_its_pieces_tune_an_operator_and_its_listener_writes_every_measurement(p
     assert sidecar["versions"]["acme-tt"] == "1.0.0"
 
 
+@pytest.mark.slow
 def test_its_measurer_and_store_tune_ship_and_show_their_history(python, tmp_path):
     sets = ["--set", "measurer=here", "--set", "store=lines", "--set", "batch=8"]
     command = ["-m", "tt_core", "tune", "op:matmul:64,64,64", "--trials", "16", *sets]

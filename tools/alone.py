@@ -162,7 +162,8 @@ class Run:
         if not self.passed:
             return
         start = time.monotonic()
-        hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+        # uv compiles nothing: without bytecode each of the processes that a test starts would compile TVM again
+        hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE")
         variables = {k: v for k, v in os.environ.items() if k not in hidden}
         code = 0
         with self.log.open("a") as log:

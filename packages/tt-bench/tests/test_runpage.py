@@ -166,6 +166,23 @@ def test_clusters_and_their_losses_are_drawn(history, host, browser, tmp_path):
     assert len(browser(tmp_path / "page.html", "[id^=clusters-]")) == 2, "a dot for each batch"
 
 
+def test_the_maximum_of_trials_is_drawn_with_its_blocks(history, host, browser, tmp_path, text):
+    assert "Trials at most" not in text, "no stopper adapted it"
+    (log,) = history.with_suffix(".runs").iterdir()
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    for e in events:
+        if e["event"] == "batch_measured" and e["task"] == "<second>":
+            e["info"]["stopper"] = {"im": 224.0, "blocks": [[None, 0.0, 256.0], [0.5, -32.0, 224.0]]}
+    edited = tmp_path / "stops.jsonl"
+    edited.write_text("".join(json.dumps(e) + "\n" for e in events))
+    runpage.write(runpage.listen(host, str(edited), history), history, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "<h2>Trials at most</h2>" in page
+    assert "<td>&lt;second&gt;</td><td>1</td><td></td><td>+0</td><td>256</td>" in page
+    assert "<td></td><td>2</td><td>0.500</td><td>-32</td><td>224</td>" in page
+    assert len(browser(tmp_path / "page.html", "[id^=stop-]")) == 1, "the other operator had no maximum"
+
+
 def test_a_run_that_was_killed_is_drawn(history, host, tmp_path):
     (log,) = history.with_suffix(".runs").iterdir()
     lines = log.read_text().splitlines(keepends=True)

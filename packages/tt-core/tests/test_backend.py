@@ -261,3 +261,20 @@ def test_random_integers_stay_below_their_bound_and_their_types_largest():
     a = random_array((1000,), "int64", np.random.default_rng(0), below=30000)
     assert 20000 < a.max() < 30000 and a.min() >= 0
     assert random_array((1000,), "int8", np.random.default_rng(0), below=30000).min() >= 0
+
+
+@pytest.mark.parametrize(("each_s", "warm"), [(0.01, True), (0.31, False)])
+def test_a_model_longer_than_a_round_of_the_race_does_not_warm_up_again(monkeypatch, each_s, warm):
+    told = []
+
+    class Timed:
+        def __init__(self, path):
+            self.path = path
+
+        def time(self, inputs, seconds, least=3, warm=True):
+            told.append((self.path, least, warm))
+            return [each_s] * least
+
+    monkeypatch.setattr("tt_core.compiler.backend.Runner", Timed)
+    assert TvmBackend().race_models(["a", "b"], {}, 6.0, 10) == [[each_s] * 10] * 2
+    assert told == [("a", 3, True), ("b", 3, True), *[("a", 1, warm), ("b", 1, warm)] * 9]

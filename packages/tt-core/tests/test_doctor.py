@@ -21,6 +21,7 @@ TOLD = {
     "compiler": {"compiler": "/usr/bin/g++", "problem": None},
     "pieces": {"missing": [], "failed": [], "recipe": None},
     "noise": {"seconds": [1.0, 1.01, 0.99] * 20, "steal": 0.0},
+    "states": {"rest": [1e-4] * 100, "pause": [1.02e-4] * 100, "build": [1.05e-4] * 97 + [2e-4] * 3},
 }
 
 
@@ -70,6 +71,18 @@ def test_a_machine_in_good_order_has_nothing_to_mend(tmp_path):
     checks = examine(made_up(tmp_path))
     assert [c.name for c in checks if c.status != "ok"] == []
     assert verdict(checks) == "ok"
+
+
+def test_states_of_speed_are_counted_by_what_came_before(tmp_path):
+    fine = find(made_up(tmp_path), "states")
+    assert fine.facts["slow"] == {"rest": 0.0, "pause": 0.0, "build": pytest.approx(0.03)} and "3%" in fine.found
+    shared = {"rest": [1e-4] * 90 + [1.9e-4] * 10, "pause": [1e-4] * 60 + [1.9e-4] * 40, "build": [1e-4] * 100}
+    check = find(made_up(tmp_path, probe=told(states=shared)), "states")
+    assert check.status == "warning" and "10% of 100 looks back to back, 40% after pauses" in check.found
+    assert "1.9 times slower" in check.found and check.facts["slowdown"] == pytest.approx(1.9)
+    assert check.facts["probe_s"] == pytest.approx(1e-4) and check.facts["looks"] == 300
+    unknown = find(made_up(tmp_path, probe=told(states={"error": "no CPU"})), "states")
+    assert unknown.found == "no CPU" and "count as they come" in unknown.advice
 
 
 def fake(**versions: str | None):
@@ -236,7 +249,7 @@ def test_lines_put_the_advice_below(tmp_path):
     shown = lines(examine(made_up(tmp_path, load=9.0)))
     at = next(i for i, line in enumerate(shown) if line.startswith("warning  cores"))
     assert shown[at + 1].strip().startswith("-> ")
-    assert len(shown) == 12
+    assert len(shown) == 13
 
 
 # -- the command -----------------------------------------------------------------------------------------------------

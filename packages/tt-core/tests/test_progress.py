@@ -76,3 +76,19 @@ def test_the_live_table_has_a_row_per_task_and_ends_with_the_run():
     Console(file=out, width=120).print(table._table())
     text = out.getvalue()
     assert "conv2d_relu" in text and "softmax" in text and "1 build" in text and "left" in text
+
+
+def test_a_maximum_that_a_stopper_adapts_is_shown_beside_the_trials():
+    console = Console(file=io.StringIO(), force_terminal=True, width=120, height=40)
+    table, out, plain = LiveTable(console), io.StringIO(), io.StringIO()
+    lines = PlainLines(plain)
+    told = batch()
+    told.info["stopper"] = {"im": 287.5, "blocks": [[None, 0.0, 256.0]]}
+    for view in (table, lines):
+        view.tt_batch_measured(RUN, state(), told, [failed()])
+    Console(file=out, width=120).print(table._table())
+    assert "3 of at most 288" in out.getvalue()
+    assert "3 trials of at most 288, 1 build" in plain.getvalue()
+    told.info["stopper"]["im"] = -4.0
+    lines.tt_batch_measured(RUN, state(), told, [failed()])
+    assert "of at most 0," in plain.getvalue(), "a maximum below no trials is none"

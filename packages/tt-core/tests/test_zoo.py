@@ -22,6 +22,7 @@ SMALL = tuple(name for name in zoo.NAMES if name not in LARGE)
 PUBLISHED_PARAMETERS = {  # torchvision's model pages; google/bert_uncased_L-2_H-128_A-2 with its pooler
     "alexnet": 61_100_840,
     "bert-tiny": 4_385_920,
+    "inception_v2": 11_295_240 - 10_016,  # the published Caffe model's, less its convolutions' biases
     "mobilenet_v2": 3_504_872,
     "resnet18": 11_689_512,
     "resnet50": 25_557_032,
@@ -155,6 +156,10 @@ def test_every_model_takes_a_batch(name):
         ("resnet18", {"Conv": 20, "BatchNormalization": 20, "Relu": 17, "MaxPool": 1, "Add": 8, "Gemm": 1}),
         ("mobilenet_v2", {"Conv": 52, "BatchNormalization": 52, "Clip": 35, "Add": 10, "Gemm": 1}),
         ("squeezenet1_1", {"Conv": 26, "Relu": 26, "MaxPool": 3, "Concat": 8, "GlobalAveragePool": 1}),
+        (
+            "inception_v2",
+            {"Conv": 69, "BatchNormalization": 69, "AveragePool": 7, "MaxPool": 5, "Concat": 10, "Gemm": 1},
+        ),
         ("resnet50", {"Conv": 53, "BatchNormalization": 53, "Relu": 49, "MaxPool": 1, "Add": 16, "Gemm": 1}),
         ("vgg16", {"Conv": 13, "Relu": 15, "MaxPool": 5, "Gemm": 3}),
         ("alexnet", {"Conv": 5, "Relu": 7, "MaxPool": 3, "Gemm": 3}),

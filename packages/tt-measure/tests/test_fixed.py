@@ -36,7 +36,7 @@ def test_number_is_raised_until_a_repeat_lasts_long_enough():
     assert schedule(Fixed(3, 1, 100), Program(0.01))[0] == [1, 10]
     assert schedule(Fixed(3, 2, 0), Program(0.01))[0] == [1, 3, 3]
     assert schedule(Fixed(3, 1, 100), Program(0.2))[0] == [1, 3]
-    assert schedule(Fixed(), Program(0.001))[0] == [1, 10, 10, 10]
+    assert schedule(Fixed(), Program(0.001))[0] == [1, 5, 5, 5]
 
 
 def test_a_slow_warm_up_run_is_made_up_for_once():
@@ -57,14 +57,14 @@ def test_fewer_runs_within_the_cap():
 def test_slow_factor():
     calls, timing = schedule(Fixed(slow_factor=3), Program(0.004), incumbent_s=0.001)
     assert calls == [1, 1] and "4.0 times slower" in timing.why
-    assert schedule(Fixed(slow_factor=3), Program(0.002), incumbent_s=0.001)[0] == [1, 5, 5, 5]
-    assert schedule(Fixed(slow_factor=3), Program(0.004))[0] == [1, 3, 3, 3]
-    assert schedule(Fixed(slow_factor=0), Program(0.004), incumbent_s=0.001)[0] == [1, 3, 3, 3]
+    assert schedule(Fixed(slow_factor=3), Program(0.002), incumbent_s=0.001)[0] == [1, 3, 3, 3]
+    assert schedule(Fixed(slow_factor=3), Program(0.004))[0] == [1, 2, 2, 2]
+    assert schedule(Fixed(slow_factor=0), Program(0.004), incumbent_s=0.001)[0] == [1, 2, 2, 2]
 
 
 def test_a_fast_program_whose_first_run_is_slow_is_timed_in_full():
     calls, timing = schedule(Fixed(slow_factor=3), Program(0.001, cold=9.0), incumbent_s=0.001)
-    assert calls == [1, 1, 10, 10, 10]
+    assert calls == [1, 1, 5, 5, 5]
     assert timing.seconds == pytest.approx((0.001,) * 3) and timing.why == ""
 
 

@@ -144,7 +144,8 @@ def test_closing_abandons_quickly_and_leaves_no_stale_result(pool, tmp_path):
     jobs = [pool._team.submit(p, "call", None, "alive", (), False, 10.0) for p in pool._team.idle()]
     while pool._team.busy():
         pool._team.pump()
-    assert [job.ending.value for job in jobs] == [0, 0]
+    kept = [sum(map(len, p.kept.values())) for p in pool._team.processes]
+    assert [job.ending.value for job in jobs] == kept and max(kept) <= 4  # those to be timed again, and no other
     assert not overlaps(tmp_path / "log")
 
 
@@ -382,6 +383,44 @@ def test_two_processes_never_time_at_once(tmp_path):
     assert not overlaps(log)
     spans = [[e["began"] for e in runs if e["id"] // 100 == i] for i in range(2)]
     assert min(map(max, spans)) > max(map(min, spans))  # they did take turns
+
+
+def test_timings_say_in_which_state_the_machine_was_and_are_corrected_for_another(tmp_path):
+    task = wild.task(tmp_path / "log")
+    with make(tmp_path, "Gauged") as pool:
+        (first,) = pool.measure(task, np.array(oks(1)), Bar())
+        assert first.noise is not None and first.noise.slowdown == pytest.approx(1)
+        assert first.noise.discarded == 0 and first.noise.windows >= 1
+        Path(f"{tmp_path / 'log'}.slow").touch()
+        (second,) = pool.measure(task, np.array(oks(1, first=1)), Bar())
+        assert second.noise is not None and second.noise.slowdown == pytest.approx(2)
+        assert second.latency_s == pytest.approx(first.latency_s)
+
+
+def test_a_task_that_the_probe_tells_nothing_of_is_timed_as_it_comes(tmp_path):
+    with make(tmp_path, "Gauged") as pool:
+        (found,) = pool.measure(wild.task(tmp_path / "log", "elsewhere"), np.array(oks(1)), Bar())
+    assert found.noise is None and found.error is None
+
+
+def test_the_fastest_are_timed_again_without_a_build(tmp_path):
+    log = tmp_path / "log"
+    task = wild.task(log)
+    with make(tmp_path) as pool:
+        rows = np.array([*oks(3), wild.row("ok", 30, 9), wild.row("run-raise", 1, 10)])
+        measured = {m.config: m for m in pool.measure(task, rows, Bar())}
+        built = sum(e["event"] == "build" for e in events(log))
+        again = list(pool.retime(task, np.concatenate([rows, oks(1, first=50)])))
+        assert sum(e["event"] == "build" for e in events(log)) == built
+        configs = [m.config for m in again]
+        assert len(set(configs)) == len(configs) and {tuple(r) for r in oks(3)} <= set(configs)
+        assert not {(*wild.row("run-raise", 1, 10),), (*oks(1, first=50)[0],)} & set(configs)
+        assert all(m.error is None and len(m.seconds) == 5 and m.why == "timed again" for m in again)
+        assert all(m.latency_s == pytest.approx(measured[m.config].latency_s) for m in again)
+        for pid in workers_of(pool):
+            os.kill(pid, signal.SIGKILL)
+        assert list(pool.retime(task, rows)) == []  # nobody holds them any more
+        assert next(iter(pool.measure(task, rows[:1], Bar()))).error is None
 
 
 def test_registered_and_free_of_compilers():

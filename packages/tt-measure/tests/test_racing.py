@@ -73,7 +73,7 @@ def test_an_equal_is_stopped_no_more_often_than_stated(error, shape):
 
 
 def test_names_and_refusals():
-    assert Racing("fixed").evaluate(Program(lambda: 1e-3), Bar(1e-3), RNG).runs == 1 + 3 * 10
+    assert Racing("fixed").evaluate(Program(lambda: 1e-3), Bar(1e-3), RNG).runs == 1 + 3 * 5
     for bad, what in (
         (Racing("slow"), "got 'slow'"),
         (Racing(error=0.0), "between 0 and 1"),

@@ -208,3 +208,26 @@ def hog() -> None:
     while True:
         kept.append(b"x" * (24 << 20))
         time.sleep(0.005)
+
+
+class Gauged(Backend):
+    """A machine that takes twice as long for everything while the file `slow` beside the log exists."""
+
+    def gauge(self, task: Task) -> float | None:
+        return None if task.name == "elsewhere" else 1e-4 * slowness(task)
+
+    def build(self, task: Task, row: np.ndarray) -> "Candidate":
+        return Slowed(task, BEHAVIOURS[row[0]], int(row[1]), row)
+
+
+class Slowed(Candidate):
+    def __init__(self, task: Task, kind: str, ms: int, row: np.ndarray) -> None:
+        super().__init__(task, kind, ms, row)
+        self.task = task
+
+    def run(self, n: int) -> float:
+        return super().run(n) * slowness(self.task)
+
+
+def slowness(task: Task) -> float:
+    return 2.0 if os.path.exists(task.payload.decode() + ".slow") else 1.0

@@ -30,6 +30,7 @@ def observed(family, seed, n=48, noise=0.01, ahead=16):
     return np.maximum(y + noise * y[-1] * rng.standard_normal(n), 1e-3), truth
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_ninety_percent_intervals_hold_the_truth(family):
     held, seed = [], 0

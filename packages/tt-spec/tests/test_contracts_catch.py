@@ -7,11 +7,12 @@ import threading
 
 import numpy as np
 import pytest
-from tt_spec import Knob, Plugins, Prediction, Proposal, Realised, Selection, Slot, Space, Timing, draw
+from tt_spec import Bar, Foreign, Knob, Plugins, Prediction, Proposal, Realised, Selection, Slot, Space, Timing, draw
 from tt_spec.pieces.memory_store import MemoryStore
 from tt_spec.pieces.null_surrogate import NullSurrogate
 from tt_spec.pieces.once_evaluator import OnceEvaluator
 from tt_spec.pieces.random_searcher import RandomSearcher
+from tt_spec.pieces.same_space_transfer import SameSpaceTransfer
 from tt_spec.pieces.sequential_scheduler import SequentialScheduler
 from tt_spec.pieces.synthetic import SyntheticMeasurer
 from tt_spec.pieces.top_sampler import TopSampler
@@ -57,6 +58,9 @@ class Able(SyntheticMeasurer):
     def prestart(self):
         pass
 
+    def retime(self, task, codes):
+        yield from self.measure(task, codes, Bar())
+
     def race(self, task, codes, rounds=10, min_ms=10.0, untuned=False):
         return [[1e-3] * rounds for _ in range(len(codes) + untuned)]
 
@@ -79,6 +83,18 @@ class Keeps(MemoryStore):
 
     def remember(self, tasks):
         self.tasks |= {t.key: t for t in tasks}
+
+    def lend(self, task, device, rows):
+        latest = {}
+        for m in self.query():
+            if m.task_key in self.tasks and (m.task_key, m.device) != (task.key, device):
+                latest.setdefault((m.task_key, m.device), {})[m.config] = m.latency_s
+        found = []
+        for (key, _), known in sorted(latest.items(), key=lambda x: x[0][0] != task.key):
+            codes, seconds = np.array(list(known))[:rows], np.array(list(known.values()))[:rows]
+            found += [Foreign(self.tasks[key], codes, seconds, "device" if key == task.key else "near")][: len(codes)]
+            rows -= len(codes)
+        return found
 
     def runs(self):
         return [{"id": k, "started": 0.0, "reason": r.get("reason"), "info": r} for k, r in self._runs.items()]
@@ -107,6 +123,7 @@ TRIVIAL = {
     "surrogate": NullSurrogate,
     "searcher": RandomSearcher,
     "sampler": TopSampler,
+    "transfer": SameSpaceTransfer,
     "scheduler": SequentialScheduler,
     "stopper": TrialsStopper,
     "store": MemoryStore,
@@ -587,6 +604,30 @@ STOPPERS = {
 }
 
 
+def transfers(**methods):
+    """The trivial transfer but for some methods."""
+    return type("Transfers", (SameSpaceTransfer,), methods)()
+
+
+TRANSFERS = {
+    "asks for nothing": transfers(most=0),
+    "grows": transfers(weight=lambda self, n: min(1.0, 0.1 + n / 1000)),
+    "for ever": transfers(weight=lambda self, n: 0.5),
+    "invents": transfers(
+        choose=lambda self, task, lent, inputs: [Foreign(f.task, f.rows + 1, f.seconds) for f in lent],
+    ),
+    "learns nothing": transfers(choose=lambda self, task, lent, inputs: []),
+    "own columns": transfers(encode=lambda self, task, f: (np.ones((len(f.rows), 2)), np.ones(len(f.rows), bool))),
+    "illegal": transfers(rows=lambda self, task, lent, rng: np.full((len(lent), len(task.space.knobs)), 99)),
+    "dice": transfers(rows=lambda self, task, lent, rng: task.space.sample(4, np.random.default_rng())),
+    "doubts": transfers(trust=lambda self, predicted, y: 0.5),
+    "trusts twice": transfers(trust=lambda self, predicted, y: 2.0),
+    "distrusts": transfers(useless=lambda self, predicted, y: "never seen" if len(y) else None),
+    "true": transfers(useless=lambda self, predicted, y: np.std(predicted) == 0),
+    "sorts": transfers(choose=lambda self, task, lent, inputs: [f for f in lent if f.seconds.sort() is None]),
+}
+
+
 class ValidOnly(MemoryStore):
     def append(self, batch):
         super().append([m for m in batch if m.error is None])
@@ -690,6 +731,11 @@ CAPABLE = {
         able(run_model=lambda self, path, inputs: [np.random.default_rng().random(3)]),
         "runs_a_library",
     ),
+    ("measurer", "holds nothing"): (able(retime=lambda self, task, codes: iter(())), "times_again_what_it_holds"),
+    ("measurer", "times a row twice"): (
+        able(retime=lambda self, task, codes: self.measure(task, np.repeat(codes, 2, axis=0), Bar())),
+        "times_again_what_it_holds",
+    ),
     ("measurer", "races one"): (able(race_models=lambda self, paths, *_: [[1e-3]]), "races_libraries"),
     ("store", "tasks as rows"): (
         keeps(remember=lambda self, tasks: self._all.extend(tasks)),
@@ -698,6 +744,14 @@ CAPABLE = {
     ("store", "newest first"): (
         keeps(runs=lambda self: Keeps.runs(self)[::-1]),
         "lists_its_runs",
+    ),
+    ("store", "lends its own"): (
+        keeps(lend=lambda self, task, device, rows: Keeps.lend(self, task, "", rows)),
+        "lends_what_is_not_the_tasks_own",
+    ),
+    ("store", "lends without end"): (
+        keeps(lend=lambda self, task, device, rows: Keeps.lend(self, task, device, 10**6)),
+        "lends_what_is_not_the_tasks_own",
     ),
     ("store", "one device"): (keeps(summary=lambda self: Keeps.summary(self)[:1]), "summarises_tasks"),
     ("space", "another each time"): (
@@ -750,6 +804,7 @@ BROKEN = [
         )
     ],
     *[("sampler", n, lambda c=c: Sampled(c)) for n, c in SAMPLERS.items()],
+    *[("transfer", n, lambda t=t: copy.deepcopy(t)) for n, t in TRANSFERS.items()],
     *[("surrogate", n, lambda m=m: copy.deepcopy(m)) for n, m in SURROGATES.items()],
     *[("evaluator", n, lambda e=e: e) for n, e in EVALUATORS.items()],
     *[
@@ -794,6 +849,19 @@ CAUGHT_BY = {
     ("sampler", "fails on n = 0"): "selects_none_of_none",
     ("sampler", "changes scores"): "leaves_the_arguments_alone",
     ("sampler", "one dimension"): "selects_distinct_fresh_rows_of_the_proposal",
+    ("transfer", "asks for nothing"): "declares_how_much_it_asks_for",
+    ("transfer", "grows"): "fades",
+    ("transfer", "for ever"): "fades",
+    ("transfer", "invents"): "chooses_among_what_is_lent",
+    ("transfer", "learns nothing"): "the_same_workload_elsewhere_is_worth_learning_from",
+    ("transfer", "own columns"): "encodes_into_the_tasks_columns",
+    ("transfer", "illegal"): "first_rows_are_legal",
+    ("transfer", "dice"): "first_rows_are_legal",
+    ("transfer", "doubts"): "a_perfect_model_is_kept",
+    ("transfer", "trusts twice"): "a_verdict_is_text_or_none",
+    ("transfer", "distrusts"): "a_perfect_model_is_kept",
+    ("transfer", "true"): "a_verdict_is_text_or_none",
+    ("transfer", "sorts"): "leaves_its_arguments_alone",
     ("surrogate", "reads pictures"): "declares_what_it_reads",
     ("surrogate", "shared?"): "declares_what_it_reads",
     ("surrogate", "starts once"): "starts_early",

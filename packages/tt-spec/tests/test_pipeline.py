@@ -1,10 +1,11 @@
 """Ask and tell."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from tt_spec import Measurement, Pipeline, Prediction, Proposal, Realised, Selection, VirtualClock, draw
+from tt_spec import Measurement, Noise, Pipeline, Prediction, Proposal, Realised, Selection, Trial, VirtualClock, draw
 from tt_spec.pieces.null_surrogate import NullSurrogate
 from tt_spec.pieces.random_searcher import RandomSearcher
 from tt_spec.pieces.synthetic import SyntheticMeasurer, synthetic_task
@@ -331,3 +332,50 @@ def test_training_data_stay_bounded():
     for _ in range(6):
         turn(p)
     assert max(n for fit in p.surrogate.fits for _, n, _ in fit) <= 20
+
+
+def told(p, seconds, noise=None):
+    """A batch of which row i took `seconds[i]`; its results."""
+    batch = p.ask(len(seconds))
+    results = [
+        Measurement.of(Trial(tuple(map(int, row)), (s,), 1, noise=noise), p.task)
+        for row, s in zip(batch.codes, seconds, strict=True)
+    ]
+    p.tell(batch.id, results)
+    return results
+
+
+def configs(rows):
+    return {tuple(map(int, row)) for row in rows}
+
+
+def test_the_leader_and_who_is_close_are_timed_until_they_are_known():
+    p = pipeline(wide_task())
+    results = told(p, [1.0, 1.04, 1.2, 1.03, 2.0])
+    close = {results[i].config for i in (0, 1, 3)}
+    assert configs(p.doubtful(results)) == close  # a second timing
+    assert configs(p.doubtful([])) == close  # a third
+    assert not len(p.doubtful([]))
+    new = told(p, [1.01])
+    assert configs(p.doubtful(new)) == close | {new[0].config}
+
+
+def test_a_lucky_leader_loses_its_place():
+    p = pipeline(wide_task())
+    results = told(p, [1.0, 1.04])
+    p.correct(replace(results[0], seconds=(1.3,)))
+    assert p.best_s == 1.04 and p.incumbents() == [(1, 1.3), (2, 1.04)]
+    assert [s for _, s in p.top(2)] == [1.04, 1.3]
+    with pytest.raises(ValueError, match="no valid result that could be corrected"):
+        p.correct(replace(results[0], config=(0, 0, 0, 0), seconds=(1.3,)))
+
+
+def test_rows_that_met_no_state_that_counts_get_a_second_look_where_they_may_be_good():
+    p = pipeline(wide_task())
+    told(p, [1.0])
+    while len(p.doubtful([])):
+        pass
+    slow = told(p, [1.4, 1.3, 1.2, 1.9], Noise(3, 0, 1.8, 0.03))
+    assert configs(p.doubtful(slow)) == {slow[2].config, slow[1].config}
+    steady = told(p, [1.4, 1.3], Noise(3, 5, 1.02, 0.03))
+    assert not len(p.doubtful(steady))

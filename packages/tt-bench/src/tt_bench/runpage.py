@@ -19,6 +19,8 @@ from tt_bench import pictures
 from tt_bench.errors import BenchError
 from tt_bench.markup import document, section, table
 from tt_bench.slots import Given, add, section_slots
+from tt_bench.states import section_states
+from tt_bench.stops import section_stops
 from tt_bench.subspace import importance
 
 __all__ = ["Told", "listen", "write"]
@@ -34,6 +36,7 @@ class Told(Listener):
         spent: Where the loop's wall clock went.
         info: Numbers among a batch's remarks: `(task, trials, value)` by name.
         losses: Of batches picked by clustering, `(numbers of clusters, their losses, the number chosen)` by task.
+        stops: Of each batch, `(trials, what an adaptive stopper remarked)` by task.
     """
 
     run: RunInfo | None = None
@@ -43,6 +46,7 @@ class Told(Listener):
     batches: Counter[str] = field(default_factory=Counter)
     info: dict[str, list[tuple[str, int, float]]] = field(default_factory=lambda: defaultdict(list))
     losses: dict[str, list[tuple[list[int], list[float], int]]] = field(default_factory=lambda: defaultdict(list))
+    stops: dict[str, list[tuple[int, dict[str, Any]]]] = field(default_factory=lambda: defaultdict(list))
     slots: list[Given] = field(default_factory=list)
 
     def tt_run_started(self, run: RunInfo) -> None:
@@ -53,10 +57,12 @@ class Told(Listener):
         self.measured[name] += results
         self.batches[name] += 1
         add(self.slots, state, batch, sum(m.error != "invalid" for m in results))
-        for key, value in _numbers(batch.info):
+        for key, value in _numbers({k: v for k, v in batch.info.items() if k != "stopper"}):
             self.info[key].append((name, state.trials, value))
         if isinstance(curve := batch.info.get("loss_curve"), dict):
             self.losses[name].append((list(curve["k"]), list(curve["loss"]), int(batch.info["k"])))
+        if "im" in (about := batch.info.get("stopper") or {}):
+            self.stops[name].append((state.trials, about))
         self.spent.add(state, batch, results)
 
 
@@ -83,8 +89,10 @@ def write(told: Told, history: Path, out: Path) -> None:
         _section_model(told),
         _section_convergence(told, states),
         _section_time(told),
+        section_states(m for results in told.measured.values() for m in results),
         section_slots(told.slots, [s.task.name for s in states], told.spent.total_s),
         _section_slots(told, states),
+        section_stops(told.stops, [s.task.name for s in states]),
         _section_errors(told),
         _section_best(told, states, history),
         _section_clusters(told, states),

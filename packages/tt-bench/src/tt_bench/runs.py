@@ -23,9 +23,10 @@ from tt_spec import (
     WallClock,
     token,
 )
-from tt_spec.roles import Host, Prestarts
+from tt_spec.roles import Host, Prestarts, Retimes
 
 from tt_bench.errors import BenchError
+from tt_bench.lending import lender
 from tt_bench.oracle import OraclePieces, Ranks
 from tt_bench.recording import Recorded
 from tt_bench.replay import Replay, Unrecorded
@@ -76,22 +77,24 @@ def tune(
     thoughts: Thoughts | None = None,
     unrecorded: Unrecorded = "refuse",
     live: bool = False,
+    lent: Sequence[Recorded] = (),
 ) -> Run:
     """Run a recipe on recorded tasks until `trials` rows are measured or nothing is left.
 
     Args:
         thoughts: What thinking is charged; None charges what it takes now.
         live: Measure the same rows on this machine, by its clock, instead of replaying them.
+        lent: Recordings of other tasks, from which a recipe with a transfer starts as from a history.
     """
     plugins = Plugins(extra=[("tt-bench-replay", OraclePieces(parts))])
     chosen = host.recipe(recipe, sets, plugins)
     clock = WallClock() if live else VirtualClock()
     measurer: Live | Replay
     if live:
-        measurer = Live(host.measurer(evaluator=chosen.build("evaluator")), parts)
+        measurer = Live(host.measurer(evaluator=chosen.build("evaluator")), [*parts, *lent])
         measurer.start()
     else:
-        measurer = Replay(parts, chosen.build("evaluator"), VirtualClock(), seed, unrecorded)
+        measurer = Replay([*lent, *parts], chosen.build("evaluator"), VirtualClock(), seed, unrecorded)
         clock = measurer.clock
     thinking = Thinking(thoughts, clock if isinstance(clock, VirtualClock) else None)
     tasks = tuple(p.task for p in parts)
@@ -106,6 +109,7 @@ def tune(
             trials=trials,
             target=tasks[0].target if live else None,
             warm=_known_ranks(chosen),
+            lend=lender(parts, lent, plugins) if lent else (lambda task, rows: ()),
             pipeline=functools.partial(ThinkingPipeline, thinking=thinking),
         )
         began = clock.now()
@@ -206,6 +210,15 @@ class Live:
     def prestart(self) -> None:
         if isinstance(self.pool, Prestarts):
             self.pool.prestart()
+
+    def retime(self, task: Task, codes: np.ndarray) -> Generator[Trial]:
+        part = self.recorded[task.key]
+        if not isinstance(self.pool, Retimes):
+            return
+        whole = part.widen(np.asarray(codes, dtype=np.int64))
+        own = {tuple(w): tuple(r) for w, r in zip(whole.tolist(), np.asarray(codes).tolist(), strict=True)}
+        for m in self.pool.retime(part.whole, whole):
+            yield dataclasses.replace(m, config=own[m.config])
 
     def race(
         self, task: Task, codes: np.ndarray, rounds: int = 10, min_ms: float = 10.0, untuned: bool = False

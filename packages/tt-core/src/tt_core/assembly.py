@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from tt_spec import Clock, Loop, Measurement, Pipeline, Plugins, StoreError, Task, blame
+from tt_spec import Clock, Foreign, Guidance, Loop, Measurement, Pipeline, Plugins, StoreError, Task, blame
+from tt_spec.guidance import FeatureCache
 from tt_spec.pipeline import ProgramSource
 from tt_spec.roles import (
     Checks,
@@ -55,7 +56,7 @@ __all__ = [
     "start_measurer",
 ]
 
-BACKEND = "tt_core.compiler.backend:TvmBackend"
+BACKEND = "tt_core.compiler.lean:worker_backend"
 
 
 class Pieces(Protocol):
@@ -110,6 +111,7 @@ def assemble(
     target: Target | None = None,
     known: Callable[[Task], Iterable[Measurement]] = lambda task: (),
     warm: Callable[[Task], np.ndarray | None] = lambda task: None,
+    lend: Callable[[Task, int], Sequence[Foreign]] = lambda task, rows: (),
     pipeline: Callable[..., Pipeline] = Pipeline,
 ) -> Assembled:
     """Pipelines, scheduler and stoppers of a run.
@@ -121,10 +123,12 @@ def assemble(
         target: Of the machine that measures; its peak is measured for a scheduler that wants to know it.
         known: Rows of a task that were measured before.
         warm: Rows `(n, d)` of a task to measure first, before those of plug-ins.
+        lend: At most so many rows of other tasks and devices that may guide a task; for a recipe with a transfer.
         pipeline: Makes a pipeline: `tt_spec.Pipeline` or one like it.
     """
     shared = recipe.build("surrogate")
     peers: list[Pipeline] = []
+    features: FeatureCache = {}
     for task in tasks:
         made = pipeline(
             task,
@@ -138,6 +142,7 @@ def assemble(
             clock=clock,
             peers=peers,
             warm=_first(warm(task), warm_rows(task, recipe.plugins)),
+            guidance=_guidance(recipe, task, lend, seed, features),
         )
         made.restore(known(task))
         peers.append(made)
@@ -145,6 +150,17 @@ def assemble(
     return Assembled(
         list(peers), _scheduler(recipe, only_heavy, target), [*([] if own is None else [own]), *budget], recipe.batch
     )
+
+
+def _guidance(
+    recipe: Pieces, task: Task, lend: Callable[[Task, int], Sequence[Foreign]], seed: int, features: FeatureCache
+) -> Guidance | None:
+    """The joint of the recipe's transfer, None without one, or where the first batch measures the whole space anyway.
+    What is lent is asked for when the task is first asked."""
+    piece = recipe.build("transfer")
+    if piece is None or task.space.size <= recipe.batch:
+        return None
+    return Guidance(piece, task, lambda: lend(task, piece.most), recipe.build, seed=seed, features=features)
 
 
 def _first(rows: np.ndarray | None, more: np.ndarray) -> np.ndarray:

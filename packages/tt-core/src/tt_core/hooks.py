@@ -22,6 +22,7 @@ _FORMATS = [
 ]
 _ZOO = {
     "resnet18": "ResNet-18, 1x3x224x224, deterministic random weights",
+    "inception_v2": "Inception-V2 (batch normalisation), 1x3x224x224, deterministic random weights",
     "mobilenet_v2": "MobileNet-V2, 1x3x224x224, deterministic random weights",
     "squeezenet1_1": "SqueezeNet 1.1, 1x3x224x224, deterministic random weights",
     "resnet50": "ResNet-50, 1x3x224x224, deterministic random weights",

@@ -29,6 +29,7 @@ _PIECES = {
     "draft": None,
     "searcher": "random",
     "sampler": "top",
+    "transfer": None,
     "scheduler": "sequential",
     "stopper": None,
     "evaluator": "fixed",

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tt_spec import Measurement, Outcome, Pipeline, Plugins, RunInfo, StoreError, Task, WallClock, summary
+from tt_spec import Foreign, Measurement, Outcome, Pipeline, Plugins, RunInfo, StoreError, Task, WallClock, summary
 from tt_spec.pieces.null_surrogate import NullSurrogate
 from tt_spec.pieces.random_searcher import RandomSearcher
 from tt_spec.pieces.top_sampler import TopSampler
-from tt_spec.roles import Listener, Remembers, Store
+from tt_spec.roles import Lends, Listener, Remembers, Store
 from tt_spec.serial import JsonObject
 
 from tt_core.assembly import (
@@ -34,6 +34,7 @@ from tt_core.causes import Causes
 from tt_core.compiler.target import cores, device_fingerprint, threads_of, use_all_cores
 from tt_core.errors import VerificationError
 from tt_core.events.log import EventLog, folder
+from tt_core.events.transfer import TransferNotes
 from tt_core.prepared import Prepared
 from tt_core.recipe import Recipe, resolve
 from tt_core.request import Asked, Request
@@ -130,6 +131,7 @@ def _open(request: Request, plugins: Plugins, stages: Stages, stack: ExitStack) 
             only_heavy=request.only_heavy,
             target=target,
             known=past.known,
+            lend=past.lend,
         )
         others = _restored(ready.left_out, past.known)
         ending = Ending()
@@ -179,6 +181,10 @@ class _Past:
             if m.origin != "finalist":
                 self.last[m.run_id] = max(m.at, self.last.get(m.run_id, 0.0))
         return found
+
+    def lend(self, task: Task, rows: int) -> Sequence[Foreign]:
+        """Rows of other tasks and devices that may tell something of this one."""
+        return self.store.lend(task, self.device, rows) if isinstance(self.store, Lends) else ()
 
 
 def _begin(store: Store, recipe: Recipe, ready: Prepared, request: Request, device: str) -> JsonObject:
@@ -260,12 +266,13 @@ class _Run:
         stages.hear(self.log.emit)
         if self.request.limit_minutes is not None:
             self.note(self._promise(self.request.limit_minutes))
+        heard = [self.log, TransferNotes(self.note), *listeners]
         loop = self.made.loop(
             self.measurer,
             self.store,
             stages.clock,
             info=info,
-            listeners=[self.log, *listeners],
+            listeners=heard,
             halt=halt,
             stamp=self.stamp,
         )

@@ -14,6 +14,18 @@ def tt_stores() -> list[Entry]:
 
 
 @hookimpl
+def tt_transfers() -> list[Entry]:
+    return [
+        Entry(
+            "history",
+            "tt_history.transfer:FromHistory",
+            "rows of other devices, near tasks and this run's others train a first cost model",
+            "Chen et al. 2018, AutoTVM; Chen et al. 2024, adaptive workflow",
+        )
+    ]
+
+
+@hookimpl
 def tt_commands() -> list[Entry]:
     return [
         Entry("history stats", lambda: _command("stats"), "Count rows, doubles, failures, devices, ages and bytes"),

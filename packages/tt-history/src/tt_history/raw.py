@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from tt_spec.serial import to_json
 from tt_spec.space import Space
-from tt_spec.types import Measurement
+from tt_spec.types import Measurement, Noise
 
-__all__ = ["Explain", "Raw", "explain", "explain_json", "raw_of", "same"]
+__all__ = ["Explain", "Raw", "explain", "explain_json", "raw_of", "same", "spent_and_noise"]
 
 Explain = Callable[[Sequence[int]], "dict[str, Any] | None"]
 """A row's knobs as its space decodes them, None if it is not a row of that space."""
@@ -24,7 +24,7 @@ class Raw(NamedTuple):
         place: Task key, space key, device.
         config: JSON array without blanks.
         versions: JSON object.
-        cost: Seconds spent, by name.
+        cost: Seconds spent, by name; `noise.` and a field's name is a field of the measurement's `Noise`.
         median_s: None for a failure.
         seconds: Timed runs, little-endian float64 one after the other.
         knobs: JSON object, or None where the space explains them.
@@ -62,7 +62,7 @@ def raw_of(m: Measurement, explained: Explain | None, versions: Callable[[dict[s
         m.origin,
         m.run_id,
         versions(m.versions),
-        m.cost,
+        m.cost if m.noise is None else {**m.cost, **{_NOISE + k: float(v) for k, v in vars(m.noise).items()}},
         m.error,
         m.latency_s if m.error is None else None,
         int(m.runs),
@@ -72,6 +72,18 @@ def raw_of(m: Measurement, explained: Explain | None, versions: Callable[[dict[s
         struct.pack(f"<{len(seconds)}d", *seconds),
         knobs,
     )
+
+
+_NOISE = "noise."
+
+
+def spent_and_noise(cost: dict[str, Any]) -> tuple[dict[str, Any], Noise | None]:
+    """A record's `cost` taken apart into the measurement's `cost` and `noise`."""
+    seen = {k.removeprefix(_NOISE): v for k, v in cost.items() if k.startswith(_NOISE)}
+    if not seen:
+        return cost, None
+    noise = Noise(int(seen["windows"]), int(seen["discarded"]), seen["slowdown"], seen["vain_s"])
+    return {k: v for k, v in cost.items() if not k.startswith(_NOISE)}, noise
 
 
 def explain(space: Space) -> Explain:

@@ -11,16 +11,19 @@ import warnings
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from tt_spec.clock import Clock, WallClock
 from tt_spec.errors import StoreError
 from tt_spec.serial import from_json, to_json
 from tt_spec.space import Space
-from tt_spec.types import Measurement, Task
+from tt_spec.types import Foreign, Measurement, Task
 
 from tt_history.migrate import migrate
 from tt_history.nearest import Neighbour, neighbours
+from tt_history.transfer import thin
 from tt_history.version1 import Version1
 from tt_history.version2 import INDEXES, RECORDS, RUNS, SCHEMA, VIEWS, Version2
 
@@ -36,6 +39,9 @@ _PAGE = 500
 
 _CACHE_KB = 16_000
 """Of the file that are held in memory at most; SQLite's 2 MB are less than one task's part of the indexes."""
+
+_NEAR = 16
+"""Tasks that are looked at for rows to lend."""
 
 _WRITE_EVERY = 4096
 """Rows of a batch that are made at once."""
@@ -140,6 +146,32 @@ class SqliteStore:
         with self.reading() as (db, layout):
             rows, known = layout.trials(db), layout.tasks(db)
         return neighbours(task, [{**t, "rows": rows.get(t["key"], 0)} for t in known], n)
+
+    def lend(self, task: Task, device: str, rows: int) -> list[Foreign]:
+        """At most so many rows that may guide the task's search, in groups of one task, space and device. Nearest
+        first: this workload's on other devices, targets and spaces, then those of other tasks of its kind. Of a large
+        group the newest rows are read, and the best and a sample of the others lent."""
+        near = self.nearest(task, _NEAR)
+        same = [x.key for x in near if x.workload and x.workload == task.workload]
+        others = [x.key for x in near if x.key not in same]
+        found: list[Foreign] = []
+        with self.reading() as (db, layout):
+            if isinstance(layout, Version1):  # which knows no spaces
+                return []
+            for key in (task.key, *same, *others):
+                source = "near" if key in others else "device"
+                known = layout.task(db, key) or (task if key == task.key else None)
+                if known is None:  # merged from elsewhere without its task
+                    continue
+                for space, at, latest in layout.latest(db, key, 4 * rows):
+                    own = key == task.key and (space.key, at) == (task.space.key, device)
+                    if own or not latest or rows < 1:
+                        continue
+                    codes, seconds = np.array(list(latest), dtype=np.int64), np.array(list(latest.values()))
+                    keep = thin(seconds, min(rows, max(64, rows // 2)))
+                    found.append(Foreign(replace(known, spaces=(space,)), codes[keep], seconds[keep], source))
+                    rows -= len(keep)
+        return found
 
     def runs(self) -> list[dict[str, Any]]:
         """Runs by start, newest last: `id`, `started`, `ended` and `reason` (None until it ended), `info`."""

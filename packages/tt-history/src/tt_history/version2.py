@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 import struct
 import zlib
@@ -11,12 +12,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 from tt_spec.errors import StoreError
 from tt_spec.serial import from_json, to_json
 from tt_spec.space import Space
 from tt_spec.types import Measurement, Task
 
-from tt_history.raw import Explain, Raw, explain, explain_json, raw_of, same
+from tt_history.raw import Explain, Raw, explain, explain_json, raw_of, same, spent_and_noise
 
 __all__ = ["INDEXES", "OURS", "RECORDS", "SCHEMA", "VIEWS", "Version2"]
 
@@ -471,6 +473,28 @@ class Version2:
         """The space of that key, None if it was never remembered."""
         return self._space(db, key, from_json)
 
+    def latest(
+        self, db: sqlite3.Connection, key: str, most: int
+    ) -> Iterator[tuple[Space, str, dict[tuple[int, ...], float]]]:
+        """A task's rows by space and device: seconds by row as its latest verdict says, inf for failures, of the newest
+        `most` records; rows that never had a program, and those of forgotten spaces, are left out."""
+        places = db.execute("SELECT id, space_key, device FROM places WHERE task_key = ? ORDER BY id", (key,))
+        for place, space_key, device in places.fetchall():
+            space = self.space(db, space_key)
+            if space is None:
+                continue
+            found: dict[tuple[int, ...], float] = {}
+            for config, median_s, error in db.execute(
+                "SELECT config, median_s, error FROM records WHERE place = ? ORDER BY id DESC LIMIT ?", (place, most)
+            ):
+                row = tuple(json.loads(config))
+                if row not in found:
+                    found[row] = math.nan if error == "invalid" else math.inf if median_s is None else median_s
+            usable = {row: s for row, s in found.items() if s == s and len(row) == len(space.knobs)}
+            codes = np.array(list(usable), dtype=np.int64).reshape(-1, len(space.knobs))
+            inside = space.in_range(codes)
+            yield space, device, {r: s for (r, s), ok in zip(usable.items(), inside, strict=True) if ok}
+
     def explained(self, db: sqlite3.Connection, key: str) -> Explain | None:
         """The decoder of rows of the space of that key, None if it was never remembered."""
         found = self._explained.get(key)
@@ -514,10 +538,10 @@ class Version2:
             else:
                 decoded = from_json(self._unpacked(db, space, knobs))
             times = struct.unpack(f"<{len(seconds) // 8}d", seconds)
-            spent = _spent(costs, cost)
+            spent, noise = spent_and_noise(_spent(costs, cost))
             return Measurement(
                 task, space, codes, decoded, times, runs, error, why or "", spent, origin, device,
-                dict(_parsed(versions)), at, run,
+                dict(_parsed(versions)), at, run, noise,
             )  # fmt: skip
         except (ValueError, TypeError, struct.error, zlib.error) as e:
             raise self._unreadable(f"measurement {i}", e) from e

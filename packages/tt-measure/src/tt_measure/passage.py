@@ -11,46 +11,30 @@ from typing import Any
 
 import numpy as np
 from tt_spec.errors import PieceFailure
-from tt_spec.roles import Evaluator
 from tt_spec.space import token
 from tt_spec.types import Bar, Task, Trial
 
 from tt_measure.process import Ending, Job, Process, WorkerError
+from tt_measure.rules import Rules, Verdict
 from tt_measure.team import POLL_S, Team
 
-__all__ = ["Passage", "Rules"]
+__all__ = ["Passage"]
 
 TRIES = 3
 
-
-@dataclass(frozen=True)
-class Rules:
-    """The rules by which a batch is measured.
-
-    Args:
-        build_s, run_s, check_s: Limits of one candidate's build, evaluation and check, seconds.
-        verify: Whether candidates that beat the incumbent must show right results.
-        chunk: Built candidates per worker before timing starts.
-        evaluator: Decides the runs of a candidate, in the workers.
-        seed: Root of the evaluator's randomness.
-    """
-
-    build_s: float
-    run_s: float
-    check_s: float
-    verify: bool
-    chunk: int
-    evaluator: Evaluator
-    seed: int
+GAUGE_S = 0.2
+"""Seconds of looking at the machine's states before the first timing."""
 
 
 @dataclass(eq=False)
 class _Row:
-    """A row on its way. `tries` counts workers that it lost through no fault of its own."""
+    """A row on its way. `tries` counts workers that it lost through no fault of its own; `name` is the
+    number of the job that built it, by which its worker knows it."""
 
     row: np.ndarray
     tries: int = 0
     job: Job | None = None
+    name: int = 0
     cost: dict[str, float] = field(default_factory=dict)
 
 
@@ -124,7 +108,8 @@ class Passage:
             del self.building[p]
             if ending.verdict == "done":
                 row.cost = ending.value
-                p.tokens.add(_name(row))
+                row.name = row.job.number if row.job else 0
+                p.tokens.add(row.name)
                 self.held.setdefault(p, []).append(row)
             elif self._innocent(p, ending):
                 yield from self._again(row, ending)
@@ -138,6 +123,8 @@ class Passage:
     # -- timing -------------------------------------------------------------------------------------------------
 
     def _time(self) -> Iterator[Trial]:
+        if self.held and self.rules.reference.seconds is None:
+            self._gauge(next(iter(self.held)))
         while self.held:
             p, rows = next(iter(self.held.items()))
             row = rows.pop(0)
@@ -145,10 +132,11 @@ class Passage:
                 del self.held[p]
             while self.team.busy():
                 self.team.pump()
-            name = _name(row)
+            name = row.name
             seed = _entropy(self.rules.seed, self.task, row.row)
-            limits = (self.rules.run_s, self.rules.check_s)
-            row.job = job = self.team.submit(p, "time", name, self.bar, seed, self.rules.verify, *limits)
+            terms = self.rules.terms(self.task)
+            handle = self.team.handle(p, self.task)
+            row.job = job = self.team.submit(p, "time", handle, name, self.bar, seed, terms)
             while job.ending is None:
                 self.team.pump(4 * POLL_S)
             p.tokens.discard(name)
@@ -156,6 +144,21 @@ class Passage:
             if p.lost:
                 for other in reversed(self.held.pop(p, [])):
                     yield from self._again(other, None)
+
+    def _gauge(self, p: Process) -> None:
+        """Have a worker look at the machine's states before the first timing of all; one that is lost by that loses
+        its candidates like any other."""
+        while self.team.busy():
+            self.team.pump()
+        job = self.team.submit(p, "gauge", self.team.handle(p, self.task), GAUGE_S)
+        while job.ending is None:
+            self.team.pump(4 * POLL_S)
+        if job.ending.verdict == "done":
+            self.rules.reference.look(job.ending.value)
+        for lost in [q for q in self.held if q.lost]:
+            for row in reversed(self.held.pop(lost)):
+                row.tries += 1
+                self.todo.appendleft(row)
 
     def _timed(self, p: Process, row: _Row, ending: Ending) -> Iterator[Trial]:
         if ending.verdict == "undecided":
@@ -169,9 +172,13 @@ class Passage:
                 doing, limit = ("checking", self.rules.check_s) if check else ("running", self.rules.run_s)
                 yield self._failed(row, ending, "run", doing, limit)
             return
-        timing, run_s, wrong = ending.value
-        cost = {**row.cost, "run": run_s}
-        m = _trial(row, seconds=timing.seconds, runs=timing.runs, why=timing.why, cost=cost)
+        verdict: Verdict = ending.value
+        timing, wrong = verdict.timing, verdict.wrong
+        if verdict.seen is not None:
+            self.rules.reference.tell(self.task.key, verdict.seen)
+        p.keep(self.task.key, token(row.row), row.name, verdict.kept)
+        cost = {**row.cost, "run": verdict.run_s}
+        m = _trial(row, seconds=timing.seconds, runs=timing.runs, why=timing.why, cost=cost, noise=timing.noise)
         if wrong is not None:
             m = replace(m, seconds=(), error="wrong-result", why=str(wrong))
         elif m.latency_s < self.bar.incumbent_s:
@@ -207,13 +214,13 @@ class Passage:
 
     def _abandon(self) -> None:
         """Forget what was not measured; a build in hand ends by itself and is dropped then."""
-        rows = {p: list(held) for p, held in self.held.items()}
+        names = {p: [row.name for row in held] for p, held in self.held.items()}
         for p, row in self.building.items():
-            rows.setdefault(p, []).append(row)
-        for p, mine in rows.items():
-            p.tokens -= {_name(row) for row in mine}
+            names.setdefault(p, []).append(row.job.number if row.job else 0)
+        for p, mine in names.items():
+            p.tokens -= set(mine)
             if not p.lost:
-                p.tell("drop", [_name(row) for row in mine])
+                p.tell("drop", mine)
         self.building, self.held = {}, {}
         self.todo.clear()
 
@@ -221,12 +228,6 @@ class Passage:
 def _trial(row: _Row, cost: dict[str, float], **what: Any) -> Trial:
     config = tuple(int(c) for c in row.row)
     return Trial(config, cost={"apply": 0.0, "build": 0.0, "run": 0.0, **cost}, **what)
-
-
-def _name(row: _Row) -> int:
-    """A built candidate's name in its worker: the number of the job that built it."""
-    assert row.job is not None
-    return row.job.number
 
 
 def _entropy(seed: int, task: Task, row: np.ndarray) -> list[int]:

@@ -13,13 +13,16 @@ from typing import Any
 import numpy as np
 import psutil
 from tt_spec.roles import Evaluator, Realised
+from tt_spec.space import token
 from tt_spec.types import Bar, Statements, Task, Trial, concat_statements
+from tt_spec.windows import Reference
 
 from tt_measure.fixed import Fixed
 from tt_measure.parts import in_parts
-from tt_measure.passage import Passage, Rules
+from tt_measure.passage import Passage
 from tt_measure.process import Process, WorkerError
-from tt_measure.team import Team, end_all
+from tt_measure.rules import Rules
+from tt_measure.team import POLL_S, Team, end_all
 
 __all__ = ["WorkerPool"]
 
@@ -28,9 +31,10 @@ class WorkerPool:
     """Worker processes that hold a backend loaded, build in parallel, and time one candidate at a time.
 
     While a candidate is timed no worker does anything else, and no other pool of this user on this machine builds or
-    times. What a candidate does to its worker (crash, hang, exit, memory without bound) becomes its measurement's
-    error; the worker is replaced and nobody else's result is lost. Processes start on first use or with `prestart`.
-    Use a pool from one thread.
+    times. Where the backend can tell how fast the machine is (`tt_spec.roles.Gauges`), a timing is made of windows in
+    which it was as ever (`tt_spec.windows`). What a candidate does to its worker (crash, hang, exit, memory without
+    bound) becomes its measurement's error; the worker is replaced and nobody else's result is lost. Processes start on
+    first use or with `prestart`. Use a pool from one thread.
 
     Args:
         backend: "module:attribute" of a `tt_spec.roles.Backend`, called without arguments in each worker.
@@ -75,6 +79,7 @@ class WorkerPool:
         self.path, self.seed = path, seed
         self._team: Team | None = None
         self._closed = False
+        self._reference = Reference()
 
     def prestart(self) -> None:
         """Start the workers and return at once; they load the backend while the caller does something else."""
@@ -82,11 +87,36 @@ class WorkerPool:
 
     def measure(self, task: Task, codes: np.ndarray, bar: Bar) -> Iterator[Trial]:
         """One trial per row, in order of completion. Close the iterator to abandon the rest."""
-        run_s = bar.cap_s + 10.0 if self.run_timeout_s is None else self.run_timeout_s
+        return Passage(self._ready(), task, codes, bar, self._rules(bar.cap_s)).results()
+
+    def retime(self, task: Task, codes: np.ndarray) -> Iterator[Trial]:
+        """Time rows again whose programs a worker still holds, in turns within each worker; the others are left out."""
+        team, rules = self._ready(), self._rules(Bar().cap_s)
+        wanted = {token(row): tuple(map(int, row)) for row in np.ascontiguousarray(codes, dtype=np.int64)}
+        for p in list(team.processes):
+            mine = {row: name for row, name in p.kept.get(task.key, {}).items() if row in wanted}
+            if p.lost or not mine:
+                continue
+            while team.busy():
+                team.pump()
+            names, handle = list(mine.values()), team.handle(p, task)
+            job = team.submit(p, "retime", handle, names, rules.run_s * len(mine), rules.terms(task))
+            while job.ending is None:
+                team.pump(4 * POLL_S)
+            if job.ending.verdict != "done":  # it was timed before and failed now: nothing new is known
+                continue
+            rows = {name: row for row, name in mine.items()}
+            for name, (timing, run_s, seen) in job.ending.value.items():
+                if seen is not None:
+                    self._reference.tell(task.key, seen)
+                about = {"runs": timing.runs, "noise": timing.noise}
+                yield Trial(wanted.pop(rows[name]), timing.seconds, why="timed again", cost={"run": run_s}, **about)
+
+    def _rules(self, cap_s: float) -> Rules:
+        run_s = cap_s + 10.0 if self.run_timeout_s is None else self.run_timeout_s
         evaluator = Fixed() if self.evaluator is None else self.evaluator
         limits = (self.build_timeout_s, run_s, self.check_timeout_s)
-        rules = Rules(*limits, self.verify, self.chunk, evaluator, self.seed)
-        return Passage(self._ready(), task, codes, bar, rules).results()
+        return Rules(*limits, self.verify, self.chunk, evaluator, self.seed, self._reference)
 
     def realise(self, task: Task, codes: np.ndarray) -> Realised:
         """Each row's canonical row and None, or the row itself and why it has no program."""

@@ -95,6 +95,7 @@ class Process:
         self.lost = False
         self.known: set[str] = set()
         self.tokens: set[int] = set()
+        self.kept: dict[str, dict[bytes, int]] = {}
         self._excess = ""
         self._log_at = 0
         self.job: Job | None = None
@@ -108,6 +109,12 @@ class Process:
         self._log_at = os.fstat(self.log.fileno()).st_size
         self._write(number, kind, pickle.dumps(args))
         return job
+
+    def keep(self, task_key: str, row: bytes, name: int, names: tuple[int, ...]) -> None:
+        """Take down which programs of a task the worker holds, `name` that of `row`."""
+        known = self.kept.setdefault(task_key, {})
+        known[row] = name
+        self.kept[task_key] = {r: n for r, n in known.items() if n in names}
 
     def tell(self, kind: str, payload: Any) -> None:
         """Send what needs no answer."""

@@ -12,15 +12,19 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 from tt_spec.errors import summary
-from tt_spec.roles import Realised
+from tt_spec.roles import Gauges, Realised
 from tt_spec.types import Bar, Statements, Task, Timing
+from tt_spec.windows import Seen, Windows
 
+from tt_measure.kept import Kept, Program
 from tt_measure.lock import TimingLock
+from tt_measure.rules import Terms, Verdict
 
 Note = Callable[[str], None]
 """Tells the parent what the worker does now."""
@@ -57,6 +61,7 @@ class Worker:
         self.open: dict[str, Task] = {}
         self.held: dict[int, Any] = {}
         self.spent: Any = None
+        self.kept = Kept()
         self.lock: TimingLock | None = None
 
     def serve(self) -> None:
@@ -74,6 +79,7 @@ class Worker:
             else:
                 self.answer(job, kind, blob)
                 self.spent = None  # a candidate that crashes when it is freed has been answered for by now
+                self.kept.drop()
 
     def answer(self, job: int, kind: str, blob: bytes) -> None:
         def note(stage: str) -> None:
@@ -117,22 +123,56 @@ class Worker:
         self.held[job] = candidate
         return {"apply": apply_s, "build": max(build_s - apply_s, 0.0)}
 
+    def do_gauge(self, job: int, note: Note, handle: str, seconds: float) -> list[float]:
+        """Readings of the backend's probe for so long; none if it has no probe for this task."""
+        task = self.opened(handle, note)
+        probe = self.probe(task)
+        if probe is None:
+            return []
+        with self.exclusive():
+            note("gauge")
+            with _limit(OPEN_LIMIT_S):
+                probe()  # the first makes the program
+                end = time.perf_counter() + seconds
+                readings = []
+                while time.perf_counter() < end:
+                    readings.append(probe())
+        return readings
+
     def do_time(
-        self, job: int, note: Note, token: int, bar: Bar, seed: list[int], verify: bool, limit_s: float, check_s: float
-    ) -> tuple[Timing, float, str | None]:
+        self, job: int, note: Note, handle: str, token: int, bar: Bar, seed: list[int], terms: Terms
+    ) -> Verdict:
         self.spent = self.held.pop(token)
         with self.exclusive():
             note("run")
             began = time.perf_counter()
-            with _limit(limit_s):
-                timing = self.evaluated(bar, seed)
+            with _limit(terms.run_s):
+                timing, seen = self.evaluated(handle, bar, seed, terms)
             run_s = time.perf_counter() - began
             wrong = None
-            if verify and float(np.median(timing.seconds)) < bar.incumbent_s:
+            if terms.verify and float(np.median(timing.seconds)) < bar.incumbent_s:
                 note("check")
-                with _limit(check_s):
+                with _limit(terms.check_s):
                     wrong = self.spent.check()
-        return timing, run_s, wrong
+        if wrong is None:
+            median_s, met = float(np.median(timing.seconds)), seen is None or seen.met
+            self.kept.offer(handle, Program(token, self.spent, median_s, met), bar.incumbent_s)
+        return Verdict(timing, run_s, wrong, seen, self.kept.names(handle))
+
+    def do_retime(
+        self, job: int, note: Note, handle: str, names: list[int], limit_s: float, terms: Terms
+    ) -> dict[int, tuple[Timing, float, Seen | None]]:
+        """Kept candidates once more, in turns, by name: their timing, what it took, and the states that it met."""
+        probe = None if terms.reference_s is None else self.probe(self.opened(handle, note))
+        held = {name: c for name in names if (c := self.kept.candidate(handle, name)) is not None}
+        runs: list[Callable[[int], float]] = [c.run for c in held.values()]
+        if probe is not None and terms.reference_s is not None:
+            runs = [Windows(run, probe, terms.reference_s, terms.sensitivity) for run in runs]
+        with self.exclusive():
+            note("run")
+            with _limit(limit_s):
+                found = [_retimed(run, *timed) for run, timed in zip(runs, _in_turns(runs), strict=True)]
+        return dict(zip(held, found, strict=True))
 
     def do_realise(self, job: int, note: Note, handle: str, codes: np.ndarray, limit_s: float) -> Realised:
         task = self.opened(handle, note)
@@ -170,8 +210,16 @@ class Worker:
 
     # -- inside -------------------------------------------------------------------------------------------------
 
-    def evaluated(self, bar: Bar, seed: list[int]) -> Timing:
-        """The evaluator's timing. What a run raises goes on as it is, anything else as `Undecided`."""
+    def probe(self, task: Task) -> Callable[[], float] | None:
+        """The backend's probe for an open task, or None if nothing tells how fast its programs' machine is."""
+        backend = self.backend
+        if not isinstance(backend, Gauges) or backend.gauge(task) is None:
+            return None
+        return lambda: float(backend.gauge(task) or math.inf)
+
+    def evaluated(self, handle: str, bar: Bar, seed: list[int], terms: Terms) -> tuple[Timing, Seen | None]:
+        """The evaluator's timing, and the states of the machine that it met where a probe tells. What a run raises
+        goes on as it is, anything else as `Undecided`."""
         failed: list[BaseException] = []
 
         def run(n: int) -> float:
@@ -184,12 +232,19 @@ class Worker:
                 failed.append(e)
                 raise
 
+        probe = None if terms.reference_s is None else self.probe(self.open[handle])
+        windows = None
+        if probe is not None and terms.reference_s is not None:
+            windows = Windows(run, probe, terms.reference_s, terms.sensitivity)
         try:
-            return _sound(self.evaluator.evaluate(run, bar, np.random.default_rng(seed)))
+            timing = _sound(self.evaluator.evaluate(windows or run, bar, np.random.default_rng(seed)))
         except Exception as e:
             if failed:
                 raise
             raise Undecided(summary(e)) from e
+        if windows is None:
+            return timing, None
+        return replace(timing, runs=timing.runs + windows.wasted, noise=windows.noise()), windows.seen()
 
     def shared(self) -> contextlib.AbstractContextManager[None]:
         return self.lock.shared() if self.lock else contextlib.nullcontext()
@@ -209,6 +264,31 @@ class Worker:
                     raise Unopened(f"{type(e).__name__}: {e}") from e
             self.open[handle] = task
         return self.open[handle]
+
+
+ROUNDS, ROUND_S = 5, 3e-3
+"""Of timing again: turns, and how long a program's turn lasts at least."""
+
+
+def _in_turns(runs: list[Callable[[int], float]]) -> list[tuple[list[float], int, float]]:
+    """Seconds per execution of each turn, executions in all, and the seconds that these took, of each of `runs`."""
+    first = [run(1) for run in runs]
+    sizes = [max(1, math.ceil(ROUND_S / s)) for s in first]
+    seconds: list[list[float]] = [[] for _ in runs]
+    took = list(first)
+    for _ in range(ROUNDS):
+        for i, (run, n) in enumerate(zip(runs, sizes, strict=True)):
+            seconds[i].append(run(n))
+            took[i] += n * seconds[i][-1]
+    return [(s, 1 + ROUNDS * n, t) for s, n, t in zip(seconds, sizes, took, strict=True)]
+
+
+def _retimed(
+    run: Callable[[int], float], seconds: list[float], runs: int, took: float
+) -> tuple[Timing, float, Seen | None]:
+    if not isinstance(run, Windows):
+        return _sound(Timing(tuple(seconds), runs)), took, None
+    return replace(_sound(Timing(tuple(seconds), runs + run.wasted)), noise=run.noise()), took, run.seen()
 
 
 @contextlib.contextmanager

@@ -210,12 +210,12 @@ class PPO:
         returns = (a + v[0]).ravel()
         a = ((a - a.mean()) / (a.std() + 1e-8)).ravel()
         parts = (path.actions.reshape(-1, d), path.free.reshape(-1, d), path.logs.ravel(), a, returns)
-        tensors = [torch.from_numpy(p if p.dtype == np.int64 else p.astype(np.float32)) for p in parts]
-        inputs = torch.from_numpy(states)
+        tensors = [torch.from_numpy(p if p.dtype == np.int64 else p.astype(np.float32)) for p in (states, *parts)]
         for _ in range(self.epochs):
-            for some in torch.from_numpy(ctx.rng.permutation(len(states))).split(self.minibatch):
-                logs, values = agent(inputs[some], temperature)
-                actions, free, old, advantage, target = (t[some] for t in tensors)
+            order = torch.from_numpy(ctx.rng.permutation(len(states)))
+            minibatches = zip(*(t[order].split(self.minibatch) for t in tensors), strict=True)
+            for inputs, actions, free, old, advantage, target in minibatches:
+                logs, values = agent(inputs, temperature)
                 optimiser.zero_grad()
                 loss = ppo_loss(
                     logs, values, actions, free, old, advantage, target, self.clip, self.value, self.entropy
@@ -231,7 +231,7 @@ class PPO:
             from tt_search.actor_critic import ActorCritic
 
             self.agent_ = ActorCritic(len(ctx.space.knobs), self.hidden, int(ctx.rng.integers(2**31)))
-            self.optimiser_ = torch.optim.Adam(self.agent_.parameters(), self.step_size)
+            self.optimiser_ = torch.optim.Adam(self.agent_.parameters(), self.step_size, fused=True)
             self._space_key = ctx.space.key
         return self.agent_
 

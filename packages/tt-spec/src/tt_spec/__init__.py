@@ -3,6 +3,7 @@
 from tt_spec.clock import Clock, VirtualClock, WallClock
 from tt_spec.errors import PieceError, PieceFailure, PluginError, StoreError, UserError, summary
 from tt_spec.faults import blame
+from tt_spec.guidance import Guidance
 from tt_spec.hooks import Entry, hookimpl
 from tt_spec.loop import Loop, Outcome, rows_left
 from tt_spec.pipeline import Pipeline
@@ -16,8 +17,10 @@ from tt_spec.types import (
     Bar,
     Batch,
     Context,
+    Foreign,
     Group,
     Measurement,
+    Noise,
     Prediction,
     Proposal,
     Selection,
@@ -30,6 +33,7 @@ from tt_spec.types import (
     concat_statements,
     labels,
 )
+from tt_spec.windows import Reference, Seen, Windows
 
 __all__ = [
     "ERRORS",
@@ -38,12 +42,15 @@ __all__ = [
     "Clock",
     "Context",
     "Entry",
+    "Foreign",
     "Group",
+    "Guidance",
     "Knob",
     "Limit",
     "Listener",
     "Loop",
     "Measurement",
+    "Noise",
     "Outcome",
     "PieceError",
     "PieceFailure",
@@ -53,8 +60,10 @@ __all__ = [
     "Prediction",
     "Proposal",
     "Realised",
+    "Reference",
     "RunInfo",
     "RunState",
+    "Seen",
     "Selection",
     "Slot",
     "Space",
@@ -67,6 +76,7 @@ __all__ = [
     "UserError",
     "VirtualClock",
     "WallClock",
+    "Windows",
     "blame",
     "concat_statements",
     "draw",

@@ -18,6 +18,7 @@ from tt_spec.types import Prediction, Proposal, Selection, Statements
 __all__ = [
     "blame",
     "checked_features",
+    "checked_foreign_rows",
     "checked_prediction",
     "checked_proposal",
     "checked_realised",
@@ -89,6 +90,14 @@ def checked_features(found: Statements, ok: Any, n: int) -> tuple[Statements, np
     if ok.shape != (n,) or len(found) != ok.sum():
         raise ValueError(f"features was asked {n} rows, got {len(found)} programs and flags {ok.shape}")
     return found, ok
+
+
+def checked_foreign_rows(rows: Any, space: Space) -> np.ndarray:
+    """The answer of `Transfer.rows` if it is rows of the space, else ValueError."""
+    codes = _rows("rows", rows, space)
+    if not space.allowed(space.canonical(codes)).all():
+        raise ValueError("rows must return rows that the space allows")
+    return codes
 
 
 def _rows(method: str, codes: Any, space: Space) -> np.ndarray:

@@ -79,6 +79,11 @@ class Specs:
         return []
 
     @hookspec
+    def tt_transfers(self) -> list[Entry]:
+        """Pieces that let rows of other tasks and devices guide a search."""
+        return []
+
+    @hookspec
     def tt_schedulers(self) -> list[Entry]:
         """Pieces that share time between tasks."""
         return []

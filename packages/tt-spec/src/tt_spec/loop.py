@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from tt_spec.roles import (
     Listener,
     Measurer,
     Remarks,
+    Retimes,
     RunInfo,
     RunState,
     Scheduler,
@@ -58,6 +59,15 @@ class Asks(Protocol):
     def refusal(self, row: np.ndarray) -> Trial: ...
 
     def measured(self, trial: Trial, **about: Any) -> Measurement: ...
+
+
+@runtime_checkable
+class Doubts(Protocol):
+    """A pipeline that knows which of its rows deserve to be timed again."""
+
+    def doubtful(self, results: Sequence[Measurement]) -> np.ndarray: ...
+
+    def correct(self, m: Measurement) -> None: ...
 
 
 @dataclass
@@ -207,6 +217,8 @@ class Loop:
             pipeline.tell(asked.id, results)
         except Exception as e:  # it was learned by the pipeline, if not by the searcher
             broke = broke or e
+        if broke is None and self.over() is None:
+            self._look_again(asked, pipeline, state, results)
         state.row_s = (self.clock.now() - asked_at) / max(1, len(results))
         if math.isfinite(before_s):
             asked.info["slot"]["realised_s"] = state.weight * (before_s - state.best_s)
@@ -220,6 +232,25 @@ class Loop:
         if broke is not None:
             raise broke
         return len(results)
+
+    def _look_again(self, asked: Batch, pipeline: Asks, state: TaskState, results: list[Measurement]) -> None:
+        """Time the leaders once more in turns, and rows that may have been unlucky; what is found then counts."""
+        if not (isinstance(self.measurer, Retimes) and isinstance(pipeline, Doubts)):
+            return
+        rows = pipeline.doubtful(results)
+        if not len(rows):
+            return
+        found = []
+        with blame("measurer", self.measurer):
+            for trial in self.measurer.retime(pipeline.task, rows):
+                m = pipeline.measured(trial, origin="again", at=self.clock.now(), **self.stamp)
+                with blame("store", self.store):
+                    self.store.append([m])
+                pipeline.correct(m)
+                found.append({"config": m.config, "seconds": m.seconds})
+        if found:
+            state.correct(pipeline.best_s, pipeline.incumbents())
+            asked.info["again"] = found
 
     def _refused(self, asked: Batch, pipeline: Asks, state: TaskState) -> list[Measurement]:
         """Rows that the backend refused on the way, stored and told."""

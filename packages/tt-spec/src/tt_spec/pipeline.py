@@ -20,12 +20,14 @@ from tt_spec.faults import (
     checked_scores,
     checked_selection,
 )
+from tt_spec.guidance import Guidance, Which
 from tt_spec.rng import draw, rng_for
 from tt_spec.roles import Learns, Realised, Sampler, Searcher, Surrogate
 from tt_spec.space import Space, token, tokens
 from tt_spec.types import (
     Batch,
     Context,
+    Foreign,
     Group,
     Measurement,
     Prediction,
@@ -36,6 +38,7 @@ from tt_spec.types import (
     concat_statements,
     labels,
 )
+from tt_spec.windows import SHARE
 
 __all__ = ["Pipeline", "ProgramSource"]
 
@@ -67,10 +70,19 @@ class Pipeline:
         seed: Root of all randomness.
         peers: Pipelines whose data a `shared` surrogate learns from, this one among them.
         warm: Rows to measure first, `(n, d)`.
+        guidance: Lets rows of other tasks and devices have a say; see `tt_spec.guidance`.
     """
+
+    CLOSE, CONTENDERS, LOOKS = 1.05, 4, 3
+    """Of `doubtful`: how near to the leader, how many, and timings after which a leader is known."""
+
+    UNLUCKY, UNLUCKY_S = 2, 1.5
+    """Of `doubtful`: rows timed in another state of the machine, and how far behind the leader they may lie."""
 
     FEATURE_CACHE = 4096
     FIT_ROWS = 2000
+    JUDGED = 128
+    """Rows of the task by which a foreign model is judged."""
 
     def __init__(
         self,
@@ -86,6 +98,7 @@ class Pipeline:
         clock: Clock | None = None,
         peers: list[Pipeline] | None = None,
         warm: np.ndarray | None = None,
+        guidance: Guidance | None = None,
     ) -> None:
         if programs is None and surrogate.inputs == "statements":
             raise ValueError("a surrogate that reads statements needs `programs` to make them: pass a measurer")
@@ -96,6 +109,7 @@ class Pipeline:
         self.programs, self.draft, self.verify = programs, draft, verify
         self.seed, self.clock = seed, clock or WallClock()
         self.peers = peers if peers is not None else [self]
+        self.guidance = guidance
         self._warm = np.empty((0, len(self.space.knobs)), dtype=np.int64) if warm is None else warm
         self._rows: list[np.ndarray] = []
         self._seconds: list[float] = []
@@ -105,6 +119,7 @@ class Pipeline:
         self._pending: dict[bytes, tuple[int, np.ndarray]] = {}
         self._batches = 0
         self._fitted_at = -1
+        self._looks: Counter[bytes] = Counter()
         self._why: dict[bytes, str] = {}
         self._refused: set[bytes] = set()
         self._features: OrderedDict[bytes, Statements | None] = OrderedDict()
@@ -182,6 +197,30 @@ class Pipeline:
         self._seconds.append(m.latency_s)
         self._errors.append(m.error)
 
+    def doubtful(self, results: Sequence[Measurement]) -> np.ndarray:
+        """Rows `(n, d)` that deserve another timing after these results of a batch.
+
+        The leader and those within `CLOSE` of it, at most `CONTENDERS`, as long as one of them was timed fewer than
+        `LOOKS` times: the fastest of many timings is the luckiest. And up to `UNLUCKY` rows of the batch that met the
+        machine in no state that counts, and may be nearly as good as the leader.
+        """
+        best_s = self.best_s
+        top = [row for row, s in self.top(self.CONTENDERS) if s <= self.CLOSE * best_s]
+        if all(self._looks[token(row)] >= self.LOOKS - 1 for row in top):
+            top = []
+        away = [m for m in results if m.error is None and m.noise is not None and abs(m.noise.slowdown - 1) > SHARE]
+        away = sorted((m for m in away if m.latency_s <= self.UNLUCKY_S * best_s), key=lambda m: m.latency_s)
+        rows = {token(row): row for row in [*top, *(self._row(m) for m in away[: self.UNLUCKY])]}
+        self._looks.update(list(rows))
+        return np.stack(list(rows.values())) if rows else np.empty((0, len(self.space.knobs)), dtype=np.int64)
+
+    def correct(self, m: Measurement) -> None:
+        """Take a later timing of a row that is known: it counts from now on."""
+        name = token(m.config)
+        if (i := self._at.get(name)) is None or m.error is not None:
+            raise ValueError(f"row {list(m.config)} has no valid result that could be corrected")
+        self._seconds[i] = m.latency_s
+
     # -- ask and tell -------------------------------------------------------------------------------------------
 
     def ask(self, n: int) -> Batch:
@@ -191,9 +230,12 @@ class Pipeline:
         turn = len(self._rows) + len(self._pending)
         info: dict[str, Any] = {}
         chosen, invalid = _Chosen(), []
+        guided = self._guide()
         self._admit(self._warm, "warm", chosen, invalid, n)
         self._warm = np.array([w for w in self._warm if _token(self.space, w) not in self._seen])
-        if any(math.isfinite(s) for s in self._seconds) and len(chosen.rows) < n:
+        if guided is not None and not self._batches:
+            self._admit(guided.rows(), "transfer", chosen, invalid, n)
+        if (guided is not None or self._has_valid) and len(chosen.rows) < n:
             codes, info, wanted = self._propose(n - len(chosen.rows), turn)
             n = len(chosen.rows) + wanted
             self._admit(codes, "search", chosen, invalid, n)
@@ -208,6 +250,8 @@ class Pipeline:
         predicted = np.full(len(codes), np.nan)
         if info and len(codes):
             predicted = self._score(self.surrogate, codes)
+        if self.guidance is not None and self.guidance.info:
+            info["transfer"] = dict(self.guidance.info)
         self._batches += 1
         for name, row in zip(tokens(codes), codes, strict=True):
             self._pending[name] = (self._batches, row)
@@ -245,7 +289,36 @@ class Pipeline:
         """The trial as what stores keep; `about` as in `Measurement.of`."""
         return Measurement.of(trial, self.task, **about)
 
+    def lent(self) -> Foreign | None:
+        """What was measured here, for other tasks; None before the first valid result."""
+        if not self._has_valid:
+            return None
+        usable = [i for i, e in enumerate(self._errors) if e != "invalid"]
+        return Foreign(self.task, self.rows[usable], np.asarray(self._seconds)[usable], "model")
+
     # -- inside -------------------------------------------------------------------------------------------------
+
+    @property
+    def _has_valid(self) -> bool:
+        return any(math.isfinite(s) for s in self._seconds)
+
+    def _guide(self) -> Guidance | None:
+        """The foreign models, fitted and judged, if they have a say in this batch."""
+        if self.guidance is None:
+            return None
+        self.guidance.learn(self.known_trials(), self._others, self.programs, self.surrogate.shared)
+        usable = [i for i, e in enumerate(self._errors) if e != "invalid"][: self.JUDGED]
+        for which in ("surrogate", "draft"):
+            model = self.guidance.model(which)
+            if model is not None and self.guidance.judges(which, len(usable)):
+                y = labels(np.asarray(self._seconds))[usable]
+                self.guidance.judge(which, self._by(model, self.rows[usable]).mean, y)
+        return self.guidance if self.guidance.ready else None
+
+    def _others(self) -> list[Foreign]:
+        """What was measured of this run's other tasks of the kind."""
+        others = [p for p in self.peers if p is not self and p.task.op == self.task.op]
+        return [found for p in others if (found := p.lent()) is not None]
 
     def _propose(self, n: int, turn: int) -> tuple[np.ndarray, dict[str, Any], int]:
         """Rows to measure, remarks, and how many rows the batch should have with the random ones, at most `n`."""
@@ -259,6 +332,8 @@ class Pipeline:
             ctx.score = lambda codes: self._score(self.surrogate, codes)
             proposal = Proposal(proposal.codes, ctx.score(proposal.codes), proposal.random_share, proposal.info)
         share = min(max(proposal.random_share, 0.0), 1.0)
+        if self.guidance is not None and not self._has_valid:
+            share = max(share, self.guidance.random_share)
         greedy = n - int(round_half_up(share * n))
         ctx.rng = rng_for(self.seed, self.task.key, "sampler", turn)
         with blame("sampler", self.sampler):
@@ -287,7 +362,7 @@ class Pipeline:
 
     def _group(self, inputs: str) -> Group | None:
         """Training data of this task: the best and the newest rows, at most `FIT_ROWS`."""
-        if not any(math.isfinite(s) for s in self._seconds):
+        if not self._has_valid:
             return None
         usable = [i for i, e in enumerate(self._errors) if e != "invalid"]
         if len(usable) > self.FIT_ROWS:
@@ -316,6 +391,15 @@ class Pipeline:
         return concat_statements([s for s in out if s is not None]), np.array([s is not None for s in out], dtype=bool)
 
     def _predict(self, model: Surrogate, codes: np.ndarray) -> Prediction:
+        """The model's prediction, mixed with the foreign one's."""
+        which: Which = "draft" if model is self.draft else "surrogate"
+        foreign = None if self.guidance is None else self.guidance.model(which)
+        if self.guidance is None or foreign is None:
+            return self._by(model, codes)
+        own = self._by(model, codes) if self._has_valid else None
+        return self.guidance.mixed(which, own, self._by(foreign, codes))
+
+    def _by(self, model: Surrogate, codes: np.ndarray) -> Prediction:
         codes = np.asarray(codes, dtype=np.int64)
         if not len(codes):
             return Prediction(np.zeros(0), np.zeros(0))
@@ -340,7 +424,7 @@ class Pipeline:
     def _context(self, role: str, turn: int = 0) -> Context:
         guide = self.draft or self.surrogate
         pending = [row for _, row in self._pending.values()]
-        fitted = self._fitted_at >= 0
+        fitted = self._fitted_at >= 0 or (self.guidance is not None and self.guidance.ready)
         return Context(
             task=self.task,
             space=self.space,

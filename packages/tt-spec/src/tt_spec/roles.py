@@ -25,6 +25,7 @@ from tt_spec.types import (
     Bar,
     Batch,
     Context,
+    Foreign,
     Group,
     Measurement,
     Prediction,
@@ -50,8 +51,10 @@ __all__ = [
     "Candidate",
     "Checks",
     "Evaluator",
+    "Gauges",
     "Host",
     "Learns",
+    "Lends",
     "LimitsRows",
     "LimitsTime",
     "Listener",
@@ -66,6 +69,7 @@ __all__ = [
     "Realised",
     "Remarks",
     "Remembers",
+    "Retimes",
     "RunInfo",
     "RunState",
     "RunsModels",
@@ -77,6 +81,7 @@ __all__ = [
     "Store",
     "Summarises",
     "Surrogate",
+    "Transfer",
     "PROTOCOLS",
     "Workload",
     "capabilities",
@@ -119,7 +124,7 @@ class Backend(Protocol):
     """The compiler's side. Lives in a worker process; `open` is called before a task's first use.
 
     A backend behind a measurer that races, checks or runs models has these methods too (`Races`, `Checks`,
-    `RacesModels`, `RunsModels`).
+    `RacesModels`, `RunsModels`); one that `Gauges` is timed in windows (`tt_spec.windows`).
     """
 
     def open(self, task: Task) -> None: ...
@@ -138,6 +143,16 @@ class Backend(Protocol):
 
     def threads(self) -> int:
         """Threads that a program runs with in this process."""
+        ...
+
+
+@runtime_checkable
+class Gauges(Protocol):
+    """A backend that can tell how fast the machine is at this moment."""
+
+    def gauge(self, task: Task) -> float | None:
+        """Seconds of a fixed program of about 0.1 ms, run once now on the threads that the task's programs use; None
+        where it would say nothing of them, e.g. of programs on a GPU. The task is open."""
         ...
 
 
@@ -196,6 +211,16 @@ class Prestarts(Protocol):
 
     def prestart(self) -> None:
         """Start what it needs and return at once."""
+        ...
+
+
+@runtime_checkable
+class Retimes(Protocol):
+    """A measurer that holds the fastest programs it built for a while, so that timing them again costs no build."""
+
+    def retime(self, task: Task, codes: np.ndarray) -> Iterator[Trial]:
+        """Time these rows `(n, d)` in turns, nothing else running: a valid trial for each row whose program is still
+        held, none for the others. An empty `codes` is no work."""
         ...
 
 
@@ -291,6 +316,47 @@ class Sampler(Protocol):
 
     def select(self, ctx: Context, proposal: Proposal, n: int) -> Selection:
         """Up to `n` distinct rows that are `ctx.fresh`; `complete=True` where fewer are meant to be the whole batch."""
+        ...
+
+
+@runtime_checkable
+class Transfer(Protocol):
+    """Lets rows of other tasks and devices guide a task's search. One per task; holds nothing that is learned.
+
+    A second model of the recipe's kind learns from what it chooses, and has a say beside the task's own as long as it
+    weighs something (`tt_spec.Guidance`).
+    """
+
+    most: int
+    """Rows asked of a store, at most."""
+    random_share: float
+    """Share of random rows in the task's batches before it has a program of its own."""
+
+    def choose(self, task: Task, lent: Sequence[Foreign], inputs: Literal["knobs", "statements"]) -> list[Foreign]:
+        """What a model that reads `inputs` learns from: some of `lent`, or parts of their rows."""
+        ...
+
+    def encode(self, task: Task, foreign: Foreign) -> tuple[np.ndarray, np.ndarray] | None:
+        """Foreign rows in the columns of `task.space.encode`: features `(m, p)`, and which of the rows `(n,)` bool
+        have them; None where the spaces have nothing in common."""
+        ...
+
+    def rows(self, task: Task, lent: Sequence[Foreign], rng: np.random.Generator) -> np.ndarray:
+        """Rows of the task's space to measure first `(n, d)`, canonical and allowed; may be none."""
+        ...
+
+    def weight(self, trials: int) -> float:
+        """The foreign model's weight in [0, 1], after so many trials of the task; never grows with them."""
+        ...
+
+    def trust(self, predicted: np.ndarray, y: np.ndarray) -> float:
+        """The share of its weight that a foreign model deserves, in [0, 1], from its means for the task's first rows
+        `(n,)` and their labels `(n,)`."""
+        ...
+
+    def useless(self, predicted: np.ndarray, y: np.ndarray) -> str | None:
+        """Why the foreign model is dropped, from its means for the task's first rows `(n,)` and their labels `(n,)`;
+        None keeps it."""
         ...
 
 
@@ -440,6 +506,17 @@ class Summarises(Protocol):
         ...
 
 
+@runtime_checkable
+class Lends(Protocol):
+    """A store whose records of other tasks and devices may guide a search."""
+
+    def lend(self, task: Task, device: str, rows: int) -> list[Foreign]:
+        """At most so many rows, in groups of one task, space and device, nearest first: this workload's on other
+        devices, targets and spaces, then those of other tasks of its kind. Never those of the task's own space on this
+        device; of a row that was measured more than once the latest verdict counts."""
+        ...
+
+
 # -- where candidates and models come from -----------------------------------------------------------------------------
 
 
@@ -584,6 +661,7 @@ ROLES = (
     "surrogate",
     "searcher",
     "sampler",
+    "transfer",
     "scheduler",
     "stopper",
     "store",
@@ -601,6 +679,7 @@ PROTOCOLS: dict[str, type] = {
     "surrogate": Surrogate,
     "searcher": Searcher,
     "sampler": Sampler,
+    "transfer": Transfer,
     "scheduler": Scheduler,
     "stopper": Stopper,
     "store": Store,
@@ -609,12 +688,12 @@ PROTOCOLS: dict[str, type] = {
 """The protocol of each role."""
 
 CAPABILITIES: dict[str, tuple[type, ...]] = {
-    "measurer": (Prestarts, Races, Checks, RacesModels, RunsModels),
+    "measurer": (Prestarts, Retimes, Races, Checks, RacesModels, RunsModels),
     "surrogate": (Prestarts,),
     "searcher": (Learns,),
     "scheduler": (Budgeted, Peaked),
     "stopper": (LimitsRows, LimitsTime, Bounds, Remarks),
-    "store": (Remembers, ListsRuns, Summarises),
+    "store": (Remembers, ListsRuns, Summarises, Lends),
 }
 """The capabilities that a piece of a role may have."""
 

@@ -25,6 +25,7 @@ _CLASSES: dict[str, type] = {
         space.Space,
         types.Task,
         types.Measurement,
+        types.Noise,
         types.Trial,
         types.Prediction,
         types.Statements,

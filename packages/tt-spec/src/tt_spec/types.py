@@ -19,8 +19,10 @@ __all__ = [
     "Bar",
     "Batch",
     "Context",
+    "Foreign",
     "Group",
     "Measurement",
+    "Noise",
     "Prediction",
     "Proposal",
     "Selection",
@@ -73,6 +75,24 @@ class Task:
 
 
 @dataclass(frozen=True)
+class Noise:
+    """The machine's state while a candidate was timed, see `tt_spec.windows`.
+
+    Args:
+        windows: Windows of time that the estimate rests on.
+        discarded: Windows left out because the machine was slower or faster than in its reference state.
+        slowdown: Seconds of the probe beside the windows that count over those in the reference state: about 1, more
+            where no better window was to be had.
+        vain_s: Seconds spent on waiting and on windows that were left out.
+    """
+
+    windows: int
+    discarded: int
+    slowdown: float
+    vain_s: float
+
+
+@dataclass(frozen=True)
 class Trial:
     """The outcome of trying one row. A failed candidate is data.
 
@@ -83,6 +103,7 @@ class Trial:
         error: One of `ERRORS`, or None.
         why: The error's message, or what the evaluator says of its choice of runs.
         cost: Seconds spent in "apply", "build" and "run".
+        noise: The machine's state meanwhile; None where nothing tells.
     """
 
     config: tuple[int, ...]
@@ -91,6 +112,7 @@ class Trial:
     error: str | None = None
     why: str = ""
     cost: dict[str, float] = field(default_factory=dict)
+    noise: Noise | None = None
 
     def __post_init__(self) -> None:
         _check_verdict(self.seconds, self.error)
@@ -108,7 +130,7 @@ class Measurement:
     Args:
         config: The canonical row.
         knobs: Decoded values, so that a record outlives its space.
-        seconds, runs, error, why, cost: See `Trial`.
+        seconds, runs, error, why, cost, noise: See `Trial`.
         origin: Who proposed it, e.g. "search", "random".
         device: Fingerprint of the machine.
         at: Seconds since the epoch, by the run's clock.
@@ -128,6 +150,7 @@ class Measurement:
     versions: dict[str, str] = field(default_factory=dict)
     at: float = 0.0
     run_id: str = ""
+    noise: Noise | None = None
 
     def __post_init__(self) -> None:
         _check_verdict(self.seconds, self.error)
@@ -149,6 +172,7 @@ class Measurement:
             trial.error,
             trial.why,
             trial.cost,
+            noise=trial.noise,
             **about,
         )
 
@@ -234,6 +258,24 @@ def labels(seconds: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
+class Foreign:
+    """Rows of another task, device or space that may guide a task's search, and are never its own results.
+
+    Args:
+        task: Theirs, with the rows' space as its only one.
+        rows: `(n, d)` rows of `task.space`, each once; rows that never had a program are omitted.
+        seconds: Medians, `(n,)`; inf for failures.
+        source: "device" (this workload, measured elsewhere or in another space), "near" (another task of a history) or
+            "model" (another task of this run).
+    """
+
+    task: Task
+    rows: np.ndarray
+    seconds: np.ndarray
+    source: str = "near"
+
+
+@dataclass(frozen=True)
 class Bar:
     """The bar that a candidate must clear.
 
@@ -250,11 +292,13 @@ class Bar:
 
 @dataclass(frozen=True)
 class Timing:
-    """An evaluator's verdict: seconds per execution of each repeat, executions made, and why it stopped."""
+    """An evaluator's verdict: seconds per execution of each repeat, executions made, and why it stopped. `noise` is
+    filled in by whoever ran it."""
 
     seconds: tuple[float, ...]
     runs: int
     why: str = ""
+    noise: Noise | None = None
 
 
 @dataclass(frozen=True)
@@ -291,7 +335,7 @@ class Batch:
     Args:
         id: Unique in its pipeline.
         codes: `(n, d)` canonical rows, none asked before.
-        origin: "search", "random" or "warm", one per row.
+        origin: "search", "random", "warm" or "transfer", one per row.
         predicted: The model's score of each row `(n,)`; NaN where no model was fitted.
         invalid: `(m, d)` rows that the backend refused on the way; they cost no trial.
         info: Remarks of the pieces, for the event log.
@@ -397,6 +441,10 @@ class TaskState:
     def op(self) -> str:
         """Kind of operator."""
         return self.task.op
+
+    def correct(self, best_s: float, incumbents: list[tuple[int, float]]) -> None:
+        """Take the best and its history from timings that were made again: a lucky leader loses its place."""
+        self.best_s, self.incumbents = best_s, incumbents
 
     def record(self, m: Measurement) -> None:
         """Count a result of this run: trials, errors, and the incumbent where it is beaten.

@@ -22,6 +22,7 @@ from tt_spec.hooks import EVENTS
 from tt_core.cli import history as history_commands
 from tt_core.cli import progress, tables
 from tt_core.cli.reader import Reader
+from tt_core.compiler.lean import tvm_without_torch
 from tt_core.compiler.target import use_all_cores
 from tt_core.doctor import checks as doctor
 from tt_core.errors import (
@@ -247,13 +248,17 @@ def run_library(
         raise OptionError(f"--seconds must be between 0 and 86400, got {seconds:g}")
     use_all_cores(read_sidecar(library).get("threads"))
     runner = Runner(library)
-    times = np.array(runner.time(runner.random_inputs(), seconds))
-    p10, median, p90 = (float(v) for v in np.percentile(times, [10, 50, 90]))
+    timed = runner.time(runner.random_inputs(), seconds)
+    p10, median, p90 = (float(v) for v in np.percentile(timed.seconds, [10, 50, 90]))
+    runs, noise = len(timed.seconds), timed.noise
     if as_json:
-        print(json.dumps({"median_s": median, "p10_s": p10, "p90_s": p90, "runs": len(times)}))
-    else:
-        latency = progress.latency
-        print(f"median {latency(median)}, p10 {latency(p10)}, p90 {latency(p90)} over {len(times)} runs")
+        about = {"noise": None if noise is None else vars(noise)}
+        print(json.dumps({"median_s": median, "p10_s": p10, "p90_s": p90, "runs": runs, **about}))
+        return
+    latency = progress.latency
+    print(f"median {latency(median)}, p10 {latency(p10)}, p90 {latency(p90)} over {runs} runs")
+    if noise is not None and noise.discarded:
+        print(f"{noise.discarded} more runs are left out: the machine changed its speed meanwhile (see tt doctor)")
 
 
 @app.command("plugins")
@@ -329,6 +334,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     warnings.formatwarning = lambda message, *_, **__: f"tt: warning: {one_line(str(message))}\n"
+    tvm_without_torch()
     sys.exit(run(sys.argv[1:]))
 
 

@@ -44,6 +44,7 @@ class _Progress(Shown):
     def __init__(self, minutes: float | None, trials: int | None, clock: Clock | None = None) -> None:
         self.minutes, self.trials, self.clock = minutes, trials, clock or WallClock()
         self.states: dict[str, TaskState] = {}
+        self.most: dict[str, float] = {}
         self.spent = Spent()
         self.started, self.ending_s = self.clock.now(), 0.0
         self.last = ""
@@ -56,9 +57,16 @@ class _Progress(Shown):
         self.spent.start(self.clock.now())
         self.states = {t.key: TaskState(t) for t in run.tasks} | {s.task.key: s for s in run.states}
 
-    def update(self, state: TaskState) -> None:
+    def update(self, state: TaskState, batch: Batch | None = None) -> None:
         self.states[state.task.key] = state
         self.last = state.task.key
+        if batch is not None and (most := batch.info.get("stopper", {}).get("im")) is not None:
+            self.most[state.task.key] = most
+
+    def at_most(self, state: TaskState) -> str:
+        """The maximum of trials, where a stopper adapts it: " of at most 288"."""
+        most = self.most.get(state.task.key)
+        return "" if most is None else f" of at most {max(0, math.ceil(most))}"
 
     def left(self) -> str:
         """The rest of the budget, in words."""
@@ -99,9 +107,10 @@ class PlainLines(_Progress):
         print(text, file=self.stream, flush=True)
 
     def tt_batch_measured(self, run: RunInfo, state: TaskState, batch: Batch, results: list[Measurement]) -> None:
-        self.update(state)
+        self.update(state, batch)
+        trials = f"{state.trials} trials{self.at_most(state)}"
         print(
-            f"{state.task.name}: {_gflops(state)} GFLOP/s, {latency(state.best_s)}, {_trials(state, batch)}"
+            f"{state.task.name}: {_gflops(state)} GFLOP/s, {latency(state.best_s)}, {trials}"
             f"{_errors(state)}{_slot(batch)} | {self.summary()}",
             file=self.stream,
             flush=True,
@@ -128,7 +137,7 @@ class LiveTable(_Progress):
         self._live.start()
 
     def tt_batch_measured(self, run: RunInfo, state: TaskState, batch: Batch, results: list[Measurement]) -> None:
-        self.update(state)
+        self.update(state, batch)
         self.spent.add(state, batch, results)
         if "slot" in batch.info:
             self.slot = f"slot {batch.info['slot'].get('number', '?')}: {state.task.name}{_slot(batch)}"
@@ -154,7 +163,7 @@ class LiveTable(_Progress):
                 f"{s.weight:g}",
                 _gflops(s),
                 latency(s.best_s),
-                f"{s.trials}" + (f" (+{s.restored})" if s.restored else ""),
+                f"{s.trials}{self.at_most(s)}" + (f" (+{s.restored})" if s.restored else ""),
                 _errors(s).strip(" ,"),
             )
         more = [f"and {len(states) - room} lighter tasks"] if len(states) > room else []
@@ -186,12 +195,6 @@ def _slot(batch: Batch) -> str:
     if not about.get("gain_s"):
         return ""
     return f", gain {latency(about.get('realised_s', 0.0))} of {latency(about['gain_s'])} expected"
-
-
-def _trials(state: TaskState, batch: Batch) -> str:
-    """The trials so far and, where a stopper adapts it, their maximum."""
-    most = batch.info.get("stopper", {}).get("im")
-    return f"{state.trials} trials" if most is None else f"{state.trials} trials of at most {math.ceil(most)}"
 
 
 def _errors(state: TaskState) -> str:

@@ -6,15 +6,18 @@ import re
 import sys
 import time
 from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import tvm
 from tt_spec import Plugins, Realised, Statements, Task, concat_statements, token
 from tt_spec.roles import Workload
+from tt_spec.windows import Windows, state
 
 from tt_core.compiler.arrays import compare, random_array
 from tt_core.compiler.lower import unpack
+from tt_core.compiler.peak import probe
 from tt_core.compiler.primfunc import outputs, parameter_bound
 from tt_core.compiler.runtime import Runner
 
@@ -105,6 +108,13 @@ class TvmBackend:
         """Threads that TVM's runtime uses in this process."""
         return int(tvm.get_global_func("runtime.NumThreads")())
 
+    def gauge(self, task: Task) -> float | None:
+        """Seconds of `tt_core.compiler.peak.probe`, run once now; None for programs that do not run on this CPU."""
+        work = self._open[task.key]
+        if str(work.target.kind.name) != "llvm":
+            return None
+        return probe(work.about)()
+
     def loaded(self, module: str) -> bool:
         """Whether a Python module is loaded in this process."""
         return getattr(sys.modules.get(module), "__file__", None) is not None
@@ -125,15 +135,27 @@ class TvmBackend:
         if untuned:
             work = self._open[task.key]
             candidates.append(TvmCandidate(work, work.untuned(), 0.0))
-        first = [max(min(c.run(1), c.run(1)), 1e-9) for c in candidates]
+        runs = self._steady(task, [c.run for c in candidates], rounds * min_ms / 1e3)
+        first = [max(min(run(1), run(1)), 1e-9) for run in runs]
         hopeless = untuned and first[-1] > HOPELESS * min(first)
         repeats = [max(1, int(np.ceil(min_ms / 1e3 / s))) for s in first[: -1 if hopeless else None]]
         seconds: list[list[float]] = [[] for _ in repeats]
         for _ in range(rounds):
-            for candidate, n, mine in zip(candidates, repeats, seconds, strict=False):
+            for candidate, run, n, mine in zip(candidates, runs, repeats, seconds, strict=False):
                 candidate.run(1)
-                mine.append(candidate.run(n))
+                mine.append(run(n))
         return [*seconds, first[-1:]] if hopeless else seconds
+
+    def _steady(
+        self, task: Task, runs: list[Callable[[int], float]], seconds: float
+    ) -> Sequence[Callable[[int], float]]:
+        """These runs in windows that count, each with as much time for windows in vain as the race gives it; the runs
+        as they are where nothing tells the machine's state."""
+        if self.gauge(task) is None:
+            return runs
+        tell = probe(self._open[task.key].about)
+        state_s = state(tell)
+        return [Windows(run, tell, state_s, most_s=seconds) for run in runs]
 
     def check(self, task: Task, row: np.ndarray) -> str | None:
         """The fault in a row's outputs, or None."""
@@ -145,16 +167,20 @@ class TvmBackend:
         """Time deployed libraries in turns on these inputs: the median execution of each round, a list per library.
 
         One that is `HOPELESS` times slower than the fastest is not timed again: its list has one entry. Rounds of
-        models so short that they would hold more than `ENOUGH` executions are cut, to a sixth at most.
+        models so short that they would hold more than `ENOUGH` executions are cut, to a sixth at most; one execution
+        of a model that takes longer than a round needs no other to warm up.
         """
         runners, share = [Runner(path) for path in paths], seconds / rounds / len(paths)
-        medians = [[float(np.median(r.time(inputs, share)))] for r in runners]
+        probe = runners[0].probe()
+        state_s = None if probe is None else state(probe)
+        medians = [[float(np.median(r.time(inputs, share, state_s=state_s).seconds))] for r in runners]
         fastest = min(m[0] for m in medians)
         share = min(share, max(ENOUGH * fastest, share / 6))
         for _ in range(rounds - 1):
             for runner, mine in zip(runners, medians, strict=True):
                 if mine[0] <= HOPELESS * fastest:
-                    mine.append(float(np.median(runner.time(inputs, share, 1))))
+                    timed = runner.time(inputs, share, 1, warm=mine[0] < share, state_s=state_s)
+                    mine.append(float(np.median(timed.seconds)))
         return medians
 
     def run_model(self, path: str, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -199,6 +225,7 @@ class _Workload:
 
     def __init__(self, mod: tvm.IRModule, target: Target, programs: Workload) -> None:
         self.mod, self.target, self.programs = mod, target, programs
+        self.about = str(target)
         self._schedules: OrderedDict[bytes, tvm.s_tir.Schedule] = OrderedDict()
         self._arguments: list[tvm.runtime.Tensor] | None = None
         self._repacked: dict[Repacked, tvm.runtime.Tensor] = {}

@@ -1,9 +1,11 @@
-"""The peak of this machine."""
+"""The peak of this machine, and a fixed program that tells how near to it the machine runs now."""
 
 from __future__ import annotations
 
-import math
+import json
 import time
+from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,10 +13,13 @@ import numpy as np
 if TYPE_CHECKING:
     from tvm.target import Target
 
-__all__ = ["peak_flops"]
+__all__ = ["peak_flops", "probe"]
 
 CHAINS = 12
 """Independent multiply-adds in flight: more than latency times units of any core, fewer than registers."""
+
+PROBE_STEPS = 20_000
+"""Of `probe`: 60 to 120 us on the CPUs of today."""
 
 
 def peak_flops(target: Target, steps: int = 200_000, repeats: int = 500) -> float:
@@ -23,6 +28,24 @@ def peak_flops(target: Target, steps: int = 200_000, repeats: int = 500) -> floa
     Takes about a second: the first repeats may find two threads on one core. Raises what TVM raises for a target that
     is no CPU's.
     """
+    once, flop = _multiply_adds(target, steps)
+    return flop / min(once() for _ in range(repeats))
+
+
+@lru_cache(maxsize=8)
+def probe(target: str) -> Callable[[], float]:
+    """A program of about 0.1 ms that always does the same on all of a target's cores: seconds of one run.
+
+    It touches no memory, so whatever slows it (another thread on the same core, a lower clock, a core taken away) is
+    the machine's doing. Raises what TVM raises for a target that is no CPU's.
+    """
+    import tvm
+
+    return _multiply_adds(tvm.target.Target(json.loads(target)), PROBE_STEPS)[0]
+
+
+def _multiply_adds(target: Target, steps: int) -> tuple[Callable[[], float], float]:
+    """A program that times itself, `steps` multiply-adds of each chain, lane and core on registers; and its FLOP."""
     import tvm
     from tvm import te
     from tvm.s_tir import Schedule
@@ -51,9 +74,10 @@ def peak_flops(target: Target, steps: int = 200_000, repeats: int = 500) -> floa
     s.decompose_reduction(block, outer)
     main = tvm.tirx.build(s.mod, target=target)["main"]
     args = [tvm.runtime.tensor(np.full([int(d) for d in p.shape], 1e-3, "float32")) for p in s.mod["main"].params]
-    best_s = math.inf
-    for _ in range(repeats):
+
+    def once() -> float:
         start = time.perf_counter()
         main(*args)
-        best_s = min(best_s, time.perf_counter() - start)
-    return 2.0 * tasks * CHAINS * lanes * steps / best_s
+        return time.perf_counter() - start
+
+    return once, 2.0 * tasks * CHAINS * lanes * steps

@@ -7,20 +7,26 @@ import json
 import math
 import os
 import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import psutil
+from tt_spec import Noise
 from tt_spec.serial import JsonObject
+from tt_spec.windows import Windows, state
 
 from tt_core.compiler.arrays import INTEGERS_BELOW, random_array
+from tt_core.compiler.peak import probe
 from tt_core.errors import ModelError, summary
 
 if TYPE_CHECKING:
     import tvm
 
-__all__ = ["Runner", "digest", "read_sidecar", "sidecar_path"]
+__all__ = ["Runner", "Timed", "digest", "read_sidecar", "sidecar_path"]
 
 MOST_THREADS = 4096
 
@@ -28,6 +34,14 @@ MOST_THREADS = 4096
 def sidecar_path(path: str | Path) -> Path:
     """`model.so` -> `model.so.json`."""
     return Path(f"{path}.json")
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Seconds of each execution, and the machine's state meanwhile; None where nothing tells."""
+
+    seconds: list[float]
+    noise: Noise | None
 
 
 class Runner:
@@ -68,20 +82,51 @@ class Runner:
         """The outputs. Raises `ModelError` if the library does not take these inputs."""
         return _flat(self._called(self._arguments(inputs)))
 
-    def time(self, inputs: dict[str, np.ndarray], seconds: float = 3.0, least: int = 3) -> list[float]:
-        """Seconds of each execution, for about `seconds` and at least `least` times, after one to warm up."""
+    def time(
+        self,
+        inputs: dict[str, np.ndarray],
+        seconds: float = 3.0,
+        least: int = 3,
+        warm: bool = True,
+        state_s: float | None = None,
+    ) -> Timed:
+        """Time executions for about `seconds` and at least `least` times, after one to warm up if `warm`.
+
+        An execution counts if the machine was in its reference state before and after it (`tt_spec.windows`); half of
+        the time at most goes into those that do not.
+
+        Args:
+            state_s: The probe's seconds in that state; None looks for it.
+        """
         arguments = self._arguments(inputs)
         main = self._vm["main"]
-        self._called(arguments)
-        self._device.sync()
+        if warm:
+            self._called(arguments)
+            self._device.sync()
+
+        def once(n: int) -> float:
+            start = time.perf_counter()
+            for _ in range(n):
+                main(*arguments)
+            self._device.sync()
+            return (time.perf_counter() - start) / n
+
+        tell = self.probe()
+        windows = None if tell is None else Windows(once, tell, state_s or state(tell), most_s=seconds / 2)
         found: list[float] = []
         end = time.perf_counter() + seconds
         while len(found) < least or time.perf_counter() < end:
-            start = time.perf_counter()
-            main(*arguments)
-            self._device.sync()
-            found.append(time.perf_counter() - start)
-        return found
+            found.append((windows or once)(1))
+        return Timed(found, None if windows is None else windows.noise())
+
+    def probe(self) -> Callable[[], float] | None:
+        """The program that tells the machine's state (`tt_core.compiler.peak.probe`), or None where none can."""
+        import tvm
+
+        if self._device.dlpack_device_type() == tvm.cpu().dlpack_device_type():
+            with suppress(Exception):  # a TVM without a code generator runs models all the same
+                return probe(self.sidecar["target"])
+        return None
 
     def _called(self, arguments: list[tvm.runtime.Tensor]) -> tvm.runtime.Object:
         try:

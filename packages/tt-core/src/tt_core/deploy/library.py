@@ -27,7 +27,7 @@ from tt_core.models.model import Model
 if TYPE_CHECKING:
     from tt_core.compiler.backend import Repacked
 
-__all__ = ["MODEL_TOLERANCE", "WORST_TOLERANCE", "check_writable", "compile_library", "publish", "verify", "write"]
+__all__ = ["MODEL_TOLERANCE", "WORST_TOLERANCE", "check_writable", "compile_library", "verify", "write"]
 
 MODEL_TOLERANCE = 1e-3
 """Largest allowed difference of a whole float32 model's output, relative to the output's largest magnitude."""
@@ -120,20 +120,16 @@ def link_problem() -> str | None:
     return None
 
 
-def write(library: relax.VMExecutable, path: Path, sidecar: JsonObject) -> None:
-    """Export beside the goal and rename, so that a crash or a full disk leaves no half-written file."""
-    _put(path, sidecar, lambda part: library.export_library(str(part)))
-
-
-def publish(made: Path, path: Path, sidecar: JsonObject) -> None:
-    """A library that was exported before, put in its place with another sidecar, as `write` does it."""
-    _put(path, sidecar, lambda part: shutil.copyfile(made, part))
-
-
-def _put(path: Path, sidecar: JsonObject, make: Callable[[Path], object]) -> None:
+def write(library: relax.VMExecutable | Path, path: Path, sidecar: JsonObject) -> None:
+    """Export a library, or copy the file of one, beside the goal and rename, so that a crash or a full disk leaves no
+    half-written file."""
     part = _part(path)
     try:
-        make(part)
+        if isinstance(library, Path):
+            shutil.copyfile(library, part)
+            shutil.copymode(library, part)
+        else:
+            library.export_library(str(part))
         sidecar = {**sidecar, "sha256": digest(part)}
         beside = part.with_suffix(".json")
         beside.write_text(json.dumps(sidecar, indent=2) + "\n", encoding="utf-8")

@@ -199,7 +199,8 @@ def _sidecar(ready: Prepared) -> JsonObject:
 
 
 def ship(shipment: Shipment, winners: Winners, path: Path) -> Shipped:
-    """Compile the model with the winners, verify its outputs, race it with the untuned one, and write the faster.
+    """Compile the model with the winners, race it with the untuned one, verify the faster's outputs, and write it: the
+    very file that was timed and verified.
 
     Raises `VerificationError` if an output differs; nothing is written then.
     """
@@ -226,7 +227,7 @@ def ship(shipment: Shipment, winners: Winners, path: Path) -> Shipped:
         sidecar["latency_before_s"], sidecar["latency_after_s"] = before_s, after_s
         sidecar["verified"], sidecar["tasks"] = verified, _tasks(ready, winners)
         with stages.stage("writing"):
-            files.publish(after, path, sidecar)
+            files.write(after, path, sidecar)
     return Shipped(before_s, after_s, verified, names)
 
 

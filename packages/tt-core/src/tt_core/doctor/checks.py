@@ -23,6 +23,7 @@ import numpy as np
 import psutil
 from tt_spec import PluginError, Plugins
 from tt_spec.serial import JsonObject
+from tt_spec.windows import SHARE, Reference
 
 from tt_core.compiler.target import cores
 from tt_core.errors import InstallationError, one_line
@@ -89,6 +90,7 @@ def examine(of: Facts) -> list[Check]:
         processors(of.cores, of.load, _quota(of.root)),
         governor(governors),
         noise(told, of.cores, of.load, governors),
+        states(told, of.cores),
         memory(*_contained(of.root, *of.memory), of.cores),
         disk(of.free),
         pieces(of.plugins, told),
@@ -215,6 +217,32 @@ def noise(told: JsonObject, cores: int, load: float | None, governors: Sequence[
     else:
         advice = "nothing here explains it; time candidates more often: --set evaluator.repeat=7"
     return Check("noise", "warning", found, advice, data)
+
+
+def states(told: JsonObject, cores: int) -> Check:
+    """How often the processors were in a slow state, of a hundred looks at 0.1 ms of arithmetic each: back to back,
+    after pauses, and after builds."""
+    of = told.get("states")
+    if of is None or "error" in of:
+        return _unknown("states", told, "nothing tells this machine's states: timings count as they come", "warning")
+    every = np.concatenate([np.asarray(v) for v in of.values()])
+    reference = Reference()
+    reference.look(every.tolist())
+    assert reference.seconds is not None
+    slow = {name: float(np.mean(np.asarray(v) > (1 + SHARE) * reference.seconds)) for name, v in of.items()}
+    away = every[every > (1 + SHARE) * reference.seconds] / reference.seconds
+    factor = float(np.median(away)) if len(away) else 1.0
+    data = {"probe_s": reference.seconds, "slow": slow, "slowdown": factor, "looks": len(every)}
+    shares = ", ".join(f"{slow[name]:.0%} {words}" for name, words in _INTERVALS.items() if name in slow)
+    if max(slow.values()) <= 0.05:
+        return Check("states", "ok", f"one state of speed: slow in {shares}", facts=data)
+    found = f"slow in {shares}; then {factor:.1f} times slower"
+    advice = "timings that meet a slow state are made again, which takes longer: "
+    advice += "end other work, or use a machine whose cores are its own" if cores > 1 else "end other work"
+    return Check("states", "warning", found, advice, data)
+
+
+_INTERVALS = {"rest": "of 100 looks back to back", "pause": "after pauses", "build": "after builds"}
 
 
 def memory(available: float, total: float, cores: int) -> Check:

@@ -1,7 +1,8 @@
 """The part of `tt doctor` that needs TVM loaded, as a process: `python -m tt_core.doctor.probe`.
 
-One JSON object per line, `{"target": …}`, `{"compiler": …}`, `{"noise": …}`, `{"pieces": …}`, each written as soon as
-it is known; `{"…": {"error": text}}` where looking failed. A process of its own, so that a crash ends only this.
+One JSON object per line, `{"target": …}`, `{"compiler": …}`, `{"noise": …}`, `{"states": …}`, `{"pieces": …}`, each
+written as soon as it is known; `{"…": {"error": text}}` where looking failed. A process of its own, so that a crash
+ends only this.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 import warnings
 from collections.abc import Callable
 
 from tt_spec import PluginError, Plugins
 from tt_spec.serial import JsonObject
 
+from tt_core.compiler.lean import tvm_without_torch
 from tt_core.compiler.target import cores, use_all_cores
 from tt_core.errors import OptionError, summary
 
@@ -22,6 +25,8 @@ __all__ = ["PROBE_S", "main"]
 
 PROBE_S = 2.0
 """Length of the timing probe, seconds."""
+STATES_WINDOWS = 100
+"""Looks at the machine's state after each kind of interval."""
 _ROUND_MS = 10.0
 """Length of one timing in it: that of a repeat while tuning."""
 
@@ -31,10 +36,12 @@ def main() -> None:
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # libraries that print must not disturb the lines
     use_all_cores()
+    tvm_without_torch()
     parts: dict[str, Callable[[], JsonObject]] = {
         "target": _target,
         "compiler": _compiler,
         "noise": _noise,
+        "states": _states,
         "pieces": _pieces,  # last: what crashes in a stranger's module hides nothing else
     }
     for name, look in parts.items():
@@ -115,6 +122,33 @@ def _noise() -> JsonObject:
     spent = sum(after) - sum(before)
     steal = getattr(after, "steal", 0.0) - getattr(before, "steal", 0.0)
     return {"seconds": [float(s) for s in seconds], "steal": steal / spent if spent > 0 else 0.0}
+
+
+def _states() -> JsonObject:
+    """Seconds of the probe of `tt_core.compiler.peak`: back to back, after pauses of 50 ms, and after compiling for as
+    long on this core, as between two candidates."""
+    import tvm
+
+    from tt_core.compiler.peak import probe
+    from tt_core.compiler.target import resolve
+
+    target = resolve("native")
+    tell = probe(str(target))
+    tell()
+
+    def after(what: Callable[[], object]) -> list[float]:
+        found = []
+        for _ in range(STATES_WINDOWS):
+            what()
+            found.append(tell())
+        return found
+
+    func = tvm.te.create_prim_func([tvm.te.placeholder((64, 64), name="x")])
+    return {
+        "rest": after(lambda: None),
+        "pause": after(lambda: time.sleep(0.05)),
+        "build": after(lambda: tvm.tirx.build(func, target=target)),
+    }
 
 
 if __name__ == "__main__":

@@ -193,4 +193,5 @@ def _result(m: Measurement) -> JsonObject:
         "cost": m.cost,
         "origin": m.origin,
         "at": m.at,
+        "noise": None if m.noise is None else vars(m.noise),
     }

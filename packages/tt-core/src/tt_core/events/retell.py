@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tt_spec import Batch, Listener, Measurement, RunInfo, Task, TaskState, VirtualClock
+from tt_spec import Batch, Listener, Measurement, Noise, RunInfo, Task, TaskState, VirtualClock
 from tt_spec.serial import JsonObject
 
 from tt_core.errors import FileError
@@ -181,4 +181,6 @@ def _rows(rows: Sequence[Sequence[int]]) -> np.ndarray:
 
 def _measurement(m: JsonObject, task: Task, run: RunInfo) -> Measurement:
     same = {"device": run.options.get("device", ""), "versions": run.options.get("versions", {}), "run_id": run.run_id}
-    return Measurement(task.key, **{**m, **same, "config": tuple(m["config"]), "seconds": tuple(m["seconds"])})
+    noise = Noise(**m["noise"]) if m.get("noise") else None
+    more = {"config": tuple(m["config"]), "seconds": tuple(m["seconds"]), "noise": noise}
+    return Measurement(task.key, **{**m, **same, **more})

@@ -33,6 +33,11 @@ def tt_samplers() -> list[Entry]:
 
 
 @hookimpl
+def tt_transfers() -> list[Entry]:
+    return [Entry("same-space", f"{_P}.same_space_transfer:SameSpaceTransfer", "rows of the very same space")]
+
+
+@hookimpl
 def tt_schedulers() -> list[Entry]:
     return [
         Entry("sequential", f"{_P}.sequential_scheduler:SequentialScheduler", "one task after the other", "AutoTVM")

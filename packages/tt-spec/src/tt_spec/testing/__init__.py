@@ -25,6 +25,7 @@ from tt_spec.testing.space import SpaceContract
 from tt_spec.testing.stopper import StopperContract
 from tt_spec.testing.store import StoreContract
 from tt_spec.testing.surrogate import SurrogateContract
+from tt_spec.testing.transfer import TransferContract
 
 __all__ = [
     "CONTRACTS",
@@ -39,6 +40,7 @@ __all__ = [
     "StopperContract",
     "StoreContract",
     "SurrogateContract",
+    "TransferContract",
     "check",
     "context",
     "contract_for",

@@ -13,7 +13,18 @@ from tt_spec.roles import Measurer, Store
 
 __all__ = ["CONTRACTS", "check", "contract_for", "cases"]
 
-CONTRACTS = ("evaluator", "measurer", "surrogate", "searcher", "sampler", "scheduler", "stopper", "store", "space")
+CONTRACTS = (
+    "evaluator",
+    "measurer",
+    "surrogate",
+    "searcher",
+    "sampler",
+    "transfer",
+    "scheduler",
+    "stopper",
+    "store",
+    "space",
+)
 """Roles that have a contract."""
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tt_spec.pieces.synthetic import synthetic_task
 from tt_spec.rng import draw
-from tt_spec.roles import Checks, Prestarts, Races, RacesModels, RunsModels, capabilities
+from tt_spec.roles import Checks, Prestarts, Races, RacesModels, Retimes, RunsModels, capabilities
 from tt_spec.types import Bar, Task, Trial
 
 __all__ = ["MeasurerContract"]
@@ -94,6 +94,19 @@ class MeasurerContract:
             assert piece.prestart() is None and piece.prestart() is None, "prestart may be called twice"
         codes = _rows(piece, task, 1)
         _check(task, codes, list(piece.measure(task, codes, Bar(cap_s=1.0))))
+
+    def test_times_again_what_it_holds(self, piece: Any, task: Task) -> None:
+        if Retimes not in capabilities("measurer", piece):
+            return
+        codes = _rows(piece, task, 4)
+        first = {m.config for m in piece.measure(task, codes[:3], Bar(cap_s=1.0)) if m.error is None}
+        again = list(piece.retime(task, codes))
+        assert all(isinstance(m, Trial) and m.error is None for m in again), "retime yields valid trials"
+        configs = [m.config for m in again]
+        assert len(set(configs)) == len(configs), f"each row once, got {configs}"
+        assert set(configs) <= first | set(_configs(codes[3:])), f"rows that were asked, got {configs}"
+        assert set(configs) & first, "at least the fastest program of the last batch is still held"
+        assert list(piece.retime(task, codes[:0])) == [], "no rows, no work"
 
     def test_races_in_turns(self, piece: Any, task: Task) -> None:
         if Races not in capabilities("measurer", piece):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tt_spec.pieces.synthetic import synthetic_task
-from tt_spec.roles import ListsRuns, Remembers, Summarises, capabilities
-from tt_spec.types import ERRORS, Measurement
+from tt_spec.roles import Lends, ListsRuns, Remembers, Summarises, capabilities
+from tt_spec.types import ERRORS, Measurement, Task, Trial
 
 __all__ = ["StoreContract"]
 
@@ -131,6 +132,28 @@ class StoreContract:
         assert found["t1", "d1"]["failed"] >= 1, "failures are counted"
         assert all({"name", "op"} <= set(t) for t in found.values()), "name and op are there, None where unknown"
 
+    def test_lends_what_is_not_the_tasks_own(self, piece: Any) -> None:
+        if Lends not in capabilities("store", piece):
+            return
+        task, other = synthetic_task("a"), synthetic_task("b")
+        assert piece.lend(task, "d1", 100) == [], "an empty store lends nothing"
+        if Remembers in capabilities("store", piece):
+            piece.remember([task, other])
+        piece.append([_of(task, i, "d1") for i in range(3)])
+        assert piece.lend(task, "d1", 100) == [], "rows of the task's own space on this device are no loan"
+        piece.append([_of(task, i, "d2") for i in range(4)])
+        piece.append([_of(other, i, "d1") for i in range(5)])
+        piece.append([_of(task, 0, "d2", seconds=(9.0,)), _of(task, 1, "d2", seconds=())])
+        found = piece.lend(task, "d1", 100)
+        assert [(f.task.key, len(f.rows), f.source) for f in found][:1] == [(task.key, 4, "device")], (
+            "this workload on another device comes first, each row once"
+        )
+        assert {f.task.key for f in found} == {task.key, other.key}, "other tasks of the kind come too"
+        latest = dict(zip(map(tuple, found[0].rows.tolist()), found[0].seconds.tolist(), strict=True))
+        assert latest[0, 0, 0, 0] == 9.0 and latest[1, 0, 0, 0] == float("inf"), "of a row the latest verdict counts"
+        assert all(f.task.space.key == task.space.key and np.shape(f.rows)[1] == 4 for f in found)
+        assert sum(len(f.rows) for f in piece.lend(task, "d1", 3)) <= 3, "no more rows than were asked for"
+
     def test_closes(self, piece: Any) -> None:
         piece.append([_valid(0)])
         piece.close()
@@ -160,6 +183,11 @@ def _valid(
         at=at,
         run_id=run,
     )
+
+
+def _of(task: Task, row: int, device: str, seconds: tuple[float, ...] = (1e-3,)) -> Measurement:
+    trial = Trial((row, 0, 0, 0), seconds, error=None if seconds else "build")
+    return Measurement.of(trial, task, device=device)
 
 
 def _failures() -> list[Measurement]:

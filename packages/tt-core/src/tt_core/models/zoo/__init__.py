@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from tt_core.models.zoo.bert import bert_tiny, transformer_encoder
 from tt_core.models.zoo.graph import Graph, Value
+from tt_core.models.zoo.inception import inception_v2
 from tt_core.models.zoo.mobilenet import mobilenet_v2
 from tt_core.models.zoo.plain import alexnet, vgg16
 from tt_core.models.zoo.resnet import resnet18, resnet50
@@ -28,6 +29,7 @@ __all__ = ["ARCHITECTURES", "NAMES", "Graph", "Value", "build"]
 ARCHITECTURES = {
     "alexnet": alexnet,
     "bert-tiny": bert_tiny,
+    "inception_v2": inception_v2,
     "mobilenet_v2": mobilenet_v2,
     "resnet18": resnet18,
     "resnet50": resnet50,

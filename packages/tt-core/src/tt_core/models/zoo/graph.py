@@ -173,6 +173,12 @@ class Graph:
     def max_pool(self, x: Value, kernel: int, stride: int, pad: int = 0) -> Value:
         return self.op("MaxPool", x, kernel_shape=[kernel] * 2, strides=[stride] * 2, pads=[pad] * 4)
 
+    def average_pool(self, x: Value, kernel: int, stride: int, pad: int = 0) -> Value:
+        """Mean over windows, in which padding counts as 0."""
+        return self.op(
+            "AveragePool", x, kernel_shape=[kernel] * 2, strides=[stride] * 2, pads=[pad] * 4, count_include_pad=1
+        )
+
     def global_pool(self, x: Value) -> Value:
         """Mean over an image: (n, c, h, w) to (n, c)."""
         return self.flatten(self.op("GlobalAveragePool", x), x.width)

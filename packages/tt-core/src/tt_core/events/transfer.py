@@ -1,0 +1,36 @@
+"""Lines about what a search learns from other tasks and devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tt_spec import Batch, Listener, Measurement, RunInfo, TaskState
+
+__all__ = ["TransferNotes"]
+
+
+class TransferNotes(Listener):
+    """Says once per task where its first cost model comes from, and why one was dropped.
+
+    Args:
+        say: Told each line.
+    """
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.say = say
+        self._said: set[str] = set()
+
+    def tt_batch_measured(self, run: RunInfo, state: TaskState, batch: Batch, results: list[Measurement]) -> None:
+        about, name = batch.info.get("transfer", {}), state.task.name
+        if "tasks" in about:
+            sources = ", ".join(f"{rows} of {task}" for task, rows in about["tasks"].items())
+            self._once(f"{name}: its first cost model learned from {about['rows']} foreign rows ({sources})")
+        for task, why in about.get("failed", {}).items():
+            self._once(f"{name}: programs of {task} could not be made and are left out: {why}")
+        for which, why in about.get("dropped", {}).items():
+            self._once(f"{name}: the foreign {which} was dropped: it {why}")
+
+    def _once(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            self.say(text)

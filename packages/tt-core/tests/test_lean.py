@@ -1,0 +1,61 @@
+import subprocess
+import sys
+
+import pytest
+
+LEAN = "from tt_core.compiler.lean import tvm_without_torch as lean; "
+TVM = "try:\n    import torch\nexcept ImportError:\n    torch = None\n"
+
+
+@pytest.fixture
+def python(tmp_path, monkeypatch):
+    """A process that finds a small TVM, which takes PyTorch if it can, and a small PyTorch."""
+    (tmp_path / "tvm.py").write_text(TVM)
+    (tmp_path / "torch.py").write_text("")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+
+    def run(code):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("import tvm; print(tvm.torch is not None)", "True"),  # what the others are about
+        (LEAN + "lean(); import tvm; print(tvm.torch)", "None"),
+        (LEAN + "lean(); lean(); import tvm, sys; print(tvm.torch, 'torch' in sys.modules)", "None False"),
+        (LEAN + "lean(); import tvm, torch; print(torch.__name__)", "torch"),
+        (LEAN + "lean(); import torch, tvm; print(tvm.torch is torch)", "True"),
+        (LEAN + "import tvm; lean(); import sys; print(tvm.torch is sys.modules['torch'])", "True"),
+        (LEAN + "import sys; n = sys.meta_path[:]; lean(); import tvm; lean(); print(sys.meta_path == n)", "True"),
+        (LEAN + "lean(); import tvm; print(type(tvm.__loader__).__name__)", "SourceFileLoader"),
+        (LEAN + "lean(); import tvm; print(tvm.__spec__.loader is tvm.__loader__)", "True"),
+    ],
+)
+def test_tvm_is_imported_without_torch_and_all_else_is_as_ever(python, code, found):
+    assert python(code) == found
+
+
+def test_torch_can_be_imported_after_a_tvm_that_fails(python, tmp_path):
+    (tmp_path / "tvm.py").write_text("raise OSError('no such library')")
+    code = "lean()\ntry:\n    import tvm\nexcept OSError as e:\n    import torch; print(e)"
+    assert python(LEAN + code) == "no such library"
+
+
+def test_a_missing_tvm_is_missed(python, tmp_path):
+    (tmp_path / "tvm.py").unlink()
+    code = "import sys; sys.path.clear(); lean()\ntry:\n    import tvm\nexcept ModuleNotFoundError as e:\n    print(e)"
+    assert python(LEAN + code) == "No module named 'tvm'"
+
+
+def test_a_worker_loads_the_real_tvm_alone():
+    code = (
+        "import sys; from tt_core.compiler.lean import worker_backend; made = worker_backend()\n"
+        "import tvm; print(type(made).__name__, 'torch' in sys.modules, tvm.__version__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.split()[:2] == ["TvmBackend", "False"], done.stderr

@@ -1,0 +1,29 @@
+"""What a search learned from others is said once."""
+
+from __future__ import annotations
+
+import numpy as np
+from tt_core.events.transfer import TransferNotes
+from tt_spec import Batch, RunInfo, TaskState
+from tt_spec.pieces.synthetic import synthetic_task
+
+TASK = synthetic_task("conv2d")
+
+
+def batch(**info):
+    codes = np.zeros((1, 4), dtype=np.int64)
+    return Batch(1, codes, ("transfer",), np.full(1, np.nan), codes[:0], info)
+
+
+def test_sources_failures_and_what_was_dropped_are_said_once():
+    said: list[str] = []
+    notes = TransferNotes(said.append)
+    about = {"weight": 1.0, "tasks": {"conv2d_1 (near)": 40, "conv2d (device)": 2}, "rows": 42}
+    dropped = {"weight": 0.5, "dropped": {"draft": "ranks nothing"}, "failed": {"conv2d_1": "RuntimeError: old"}}
+    for info in ({}, {"transfer": about}, {"transfer": dropped}, {"transfer": dropped}):
+        notes.tt_batch_measured(RunInfo("r", (TASK,)), TaskState(TASK), batch(**info), [])
+    assert said == [
+        "conv2d: its first cost model learned from 42 foreign rows (40 of conv2d_1 (near), 2 of conv2d (device))",
+        "conv2d: programs of conv2d_1 could not be made and are left out: RuntimeError: old",
+        "conv2d: the foreign draft was dropped: it ranks nothing",
+    ]

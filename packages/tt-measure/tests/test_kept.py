@@ -1,0 +1,47 @@
+"""Programs that a worker holds on to."""
+
+from tt_measure.kept import Kept, Program
+
+
+def kept(kept, task="a"):
+    return set(kept.names(task))
+
+
+def test_the_fastest_stay_and_so_do_the_last_without_a_timing_that_counts():
+    k = Kept(most=2, doubtful=1)
+    for name, seconds in enumerate([5.0, 3.0, 4.0]):
+        k.offer("a", Program(name, f"p{name}", seconds, True), 10.0)
+    assert kept(k) == {1, 2} and k.candidate("a", 0) is None and k.candidate("a", 2) == "p2"
+    k.offer("a", Program(3, "p3", 9.0, False), 3.0 * 9)
+    k.offer("a", Program(4, "p4", 4.4, False), 3.0)
+    assert kept(k) == {1, 2, 4}
+
+
+def test_one_far_behind_the_incumbent_is_not_kept():
+    k = Kept(within=1.5)
+    k.offer("a", Program(0, "p", 1.6, True), 1.0)
+    k.offer("a", Program(1, "q", 1.4, True), 1.0)
+    assert kept(k) == {1}
+
+
+def test_tasks_that_nobody_offers_to_lose_their_programs():
+    k = Kept(tasks=2)
+    for task in ("a", "b", "a", "c"):
+        k.offer(task, Program(len(kept(k, task)), task, 1.0, True), 1.0)
+    assert len(kept(k, "a")) == 2 and not kept(k, "b") and kept(k, "c")
+
+
+def test_what_falls_out_is_freed_when_told_and_not_before():
+    import weakref
+
+    class Big:
+        pass
+
+    k, big = Kept(most=1), Big()
+    gone = weakref.ref(big)
+    k.offer("a", Program(0, big, 2.0, True), 5.0)
+    del big
+    k.offer("a", Program(1, Big(), 1.0, True), 5.0)
+    assert kept(k) == {1} and gone() is not None
+    k.drop()
+    assert gone() is None

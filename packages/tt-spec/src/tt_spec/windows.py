@@ -1,0 +1,256 @@
+"""Timing in windows that count: a fixed program on both sides of each tells in which state the machine was."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tt_spec.types import Noise
+
+__all__ = ["SHARE", "Reference", "Seen", "Windows", "state"]
+
+SHARE = 0.15
+"""Readings of the probe that differ by no more are of one state: the states of shared cores lie a factor of 1.3 to 2
+apart, and a quiet machine's readings within 5 %."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The states that one candidate's timing met.
+
+    Args:
+        readings: Of the probe, in order, seconds.
+        met: Whether any window was in the reference state.
+        sensitivity: Log of how much longer the candidate took in another state, over the log of how much longer the
+            probe did; None where it was not timed in both.
+    """
+
+    readings: tuple[float, ...]
+    met: bool
+    sensitivity: float | None = None
+
+
+class Reference:
+    """The state of the machine in which timings count, told by the seconds of a fixed program, the probe.
+
+    Shared machines have states of speed that no load and no stolen time shows: a stranger on the other half of a core,
+    two threads that the host put on one core, a lower clock. A probe of 0.1 ms shows them. Timings are comparable
+    within one state, so one is the reference: the fastest that makes up at least `least` of the readings, or the most
+    frequent. One that is faster and rare is left out like one that is slower, since hardly any candidate would meet
+    it. Where fewer than `gone` of the last `recent` candidates met the reference, another one is chosen.
+
+    Args:
+        least: Share of the readings that a state must have to be the reference. (default: 0.33)
+        gone: Share of the candidates below which the reference is given up. (default: 0.2)
+        recent: Candidates that are looked back at. (default: 32)
+
+    Attributes:
+        seconds: The probe's seconds in the reference state; None before the first reading.
+        changes: How often another state became the reference.
+    """
+
+    def __init__(self, least: float = 0.33, gone: float = 0.2, recent: int = 32) -> None:
+        self.least, self.gone, self.recent = least, gone, recent
+        self.seconds: float | None = None
+        self.changes = 0
+        self._seen: deque[Seen] = deque(maxlen=recent)
+        self._sensitivity: dict[str, deque[float]] = {}
+
+    def look(self, readings: Sequence[float]) -> None:
+        """Choose by readings of the probe alone, before any candidate."""
+        if len(readings):
+            self.seconds = self._chosen(readings)
+
+    def tell(self, task_key: str, seen: Seen) -> None:
+        """Take down what a candidate of the task met."""
+        self._seen.append(seen)
+        if seen.sensitivity is not None:
+            self._sensitivity.setdefault(task_key, deque(maxlen=2 * self.recent)).append(seen.sensitivity)
+        if len(self._seen) == self.recent and sum(s.met for s in self._seen) < self.gone * self.recent:
+            self.seconds = self._chosen([r for s in self._seen for r in s.readings])
+            self.changes += 1
+            self._seen.clear()
+
+    def sensitivity(self, task_key: str) -> float:
+        """How much the task's programs suffer with the probe: 1 as much, 0 not at all. The median of what was seen; of
+        all tasks, or 1, where nothing was seen of this one."""
+        own = self._sensitivity.get(task_key) or [s for seen in self._sensitivity.values() for s in seen]
+        return float(np.median(own)) if own else 1.0
+
+    def _chosen(self, readings: Sequence[float]) -> float:
+        """The middle of the fastest state that is frequent enough, else of the most frequent."""
+        logs = np.sort(np.log(np.asarray(readings, dtype=float)))
+        width = math.log1p(SHARE)
+        ends = np.searchsorted(logs, logs + width, side="right")
+        sizes = ends - np.arange(len(logs))
+        enough = np.flatnonzero(sizes >= self.least * len(logs))
+        # the first window that is large enough may begin below its state: go up to where it is fullest
+        first = int(enough[0]) if len(enough) else int(sizes.argmax())
+        near = np.flatnonzero((logs >= logs[first]) & (logs <= logs[first] + width))
+        best = near[sizes[near].argmax()]
+        return float(np.exp(np.median(logs[best : ends[best]])))
+
+
+def state(probe: Callable[[], float], seconds: float = 0.1) -> float:
+    """The probe's seconds in the state that counts, by looking for so long."""
+    probe()  # the first is cold
+    readings: list[float] = []
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or not readings:
+        readings.append(probe())
+    reference = Reference()
+    reference.look(readings)
+    assert reference.seconds is not None
+    return reference.seconds
+
+
+class Windows:
+    """`run` of a candidate, cut into short windows of which those count that the machine spent in the reference state.
+
+    A probe runs right before and after each window. If either differs from the reference by more than `SHARE`, the
+    window does not count and is made again, and no window begins before the probe is as ever. That goes on until
+    `most_s` were spent on probes and windows in vain, over all calls. A candidate that met no window that counts by
+    then is judged by the others: the seconds that it took, divided by `slowdown ** sensitivity`.
+
+    Windows grow while they count, up to `longest_s`, so that a steady machine spends little on probes, and shrink when
+    they do not.
+
+    Args:
+        run: Executes n times and returns the mean seconds, as in `tt_spec.roles.Candidate`.
+        probe: The fixed program's seconds, now.
+        reference_s: Those in the state that counts.
+        sensitivity: See `Reference.sensitivity`. (default: 1)
+        most_s: Seconds that may be spent in vain. (default: 0.03)
+        longest_s: Of a window, unless one execution takes longer, seconds. (default: 0.004)
+
+    Attributes:
+        wasted: Executions in windows that did not count.
+    """
+
+    FIRST_S = 0.5e-3
+
+    def __init__(
+        self,
+        run: Callable[[int], float],
+        probe: Callable[[], float],
+        reference_s: float,
+        sensitivity: float = 1.0,
+        most_s: float = 0.03,
+        longest_s: float = 4e-3,
+    ) -> None:
+        self.run, self.probe, self.reference_s, self.sensitivity = run, probe, reference_s, sensitivity
+        self.most_s, self.longest_s = most_s, longest_s
+        self.wasted = 0
+        self._readings: list[float] = []
+        self._good: list[_Window] = []
+        self._rest: list[_Window] = []
+        self._vain_s = 0.0
+        self._window_s = self.FIRST_S
+        self._each_s = math.inf
+
+    def __call__(self, n: int) -> float:
+        """Mean seconds of an execution in the reference state, from `n` executions at least."""
+        good: list[_Window] = []
+        rest: list[_Window] = []
+        left = n
+        before = self._settled(self._readings[-1] if self._readings else self._read())
+        while left > 0:
+            size = max(1, min(left, int(self._window_s / self._each_s)))
+            seconds = self.run(size)
+            after = self._read()
+            self._each_s = seconds
+            window = _Window(seconds, size, before / self.reference_s, after / self.reference_s)
+            if window.counts:
+                good.append(window)
+                left, before = left - size, after
+                self._window_s = min(2 * self._window_s, self.longest_s)
+                continue
+            rest.append(window)
+            if self._vain_s >= self.most_s:
+                left -= size
+            self._vain_s += size * seconds
+            self._window_s = max(self._window_s / 2, self.FIRST_S)
+            before = self._settled(after)
+        self._good += good
+        self._rest += rest
+        self.wasted += sum(w.size for w in [*good, *rest]) - n
+        return _middle(good) if good else _middle([w.corrected(self.sensitivity) for w in _steadiest(rest)])
+
+    def noise(self) -> Noise:
+        """The machine's state while the candidate was timed."""
+        used, left_out = (self._good, len(self._rest)) if self._good else (self._rest, 0)
+        slowdown = float(np.median([w.slowdown for w in used])) if used else 1.0
+        return Noise(len(used), left_out, slowdown, self._vain_s)
+
+    def seen(self) -> Seen:
+        """The states that were met."""
+        return Seen(tuple(self._readings), bool(self._good), self._suffered())
+
+    def _suffered(self) -> float | None:
+        apart = 2 * math.log1p(SHARE)
+        short = [w for w in self._rest if w.seconds * w.size <= self.longest_s]  # a longer one may hold both states
+        other = [w for w in short if w.steady and abs(math.log(w.slowdown)) > apart]
+        if not other or not self._good:
+            return None
+        ours = math.log(_middle(other) / _middle(self._good))
+        return min(max(ours / math.log(float(np.median([w.slowdown for w in other]))), 0.0), 1.5)
+
+    def _settled(self, reading: float) -> float:
+        """This reading or a later one, of the reference state unless waiting for it took too long."""
+        while abs(math.log(reading / self.reference_s)) > math.log1p(SHARE) and self._vain_s < self.most_s:
+            self._vain_s += reading
+            reading = self._read()
+        return reading
+
+    def _read(self) -> float:
+        self._readings.append(self.probe())
+        return self._readings[-1]
+
+
+@dataclass(frozen=True)
+class _Window:
+    """Mean `seconds` of `size` executions, and the probe before and after over its reference."""
+
+    seconds: float
+    size: int
+    before: float
+    after: float
+
+    @property
+    def counts(self) -> bool:
+        return max(abs(math.log(self.before)), abs(math.log(self.after))) <= math.log1p(SHARE)
+
+    @property
+    def steady(self) -> bool:
+        return abs(math.log(self.before / self.after)) <= math.log1p(SHARE)
+
+    @property
+    def slowdown(self) -> float:
+        return math.sqrt(self.before * self.after)
+
+    def corrected(self, sensitivity: float) -> _Window:
+        return _Window(self.seconds / self.slowdown**sensitivity, self.size, 1.0, 1.0)
+
+
+def _steadiest(windows: list[_Window]) -> list[_Window]:
+    """Those within which the machine kept its state, or all."""
+    return [w for w in windows if w.steady] or windows
+
+
+def _middle(windows: list[_Window]) -> float:
+    """The weighted median; of two, their mean. A window that was disturbed between its probes does not move it."""
+    windows = sorted(windows, key=lambda w: w.seconds)
+    whole = sum(w.size for w in windows)
+    if len(windows) < 3:
+        return sum(w.seconds * w.size for w in windows) / whole
+    done = 0
+    for w in windows:
+        done += w.size
+        if 2 * done >= whole:
+            return w.seconds
+    return windows[-1].seconds

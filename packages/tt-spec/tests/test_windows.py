@@ -1,0 +1,142 @@
+"""Windows and the state in which they count, against machines whose states are known."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tt_spec import Reference, Seen, Windows
+from tt_spec.testing.machine import TwoStates
+
+STEADY = (1e9, 1e-9)
+
+
+def machine(fast_s=0.01, slow_s=0.01, seed=0, **more):
+    return TwoStates(np.random.default_rng(seed), fast_s, slow_s, **more)
+
+
+def scripted(states, each_s=1e-3):
+    """A candidate and a probe that read `states`, a slowdown each, one after the other; a run has the last one's."""
+    at = iter(states)
+    now = [1.0]
+
+    def probe():
+        now[0] = next(at, now[0])
+        return 1e-4 * now[0]
+
+    return (lambda n: each_s * now[0]), probe
+
+
+def test_a_steady_machine_counts_every_window():
+    m = machine(*STEADY, jitter=0.0)
+    w = Windows(m.candidate(1e-4), m.probe, TwoStates.PROBE_S)
+    assert w(50) == pytest.approx(1e-4)
+    noise = w.noise()
+    assert noise.discarded == 0 and noise.vain_s == 0 and noise.slowdown == pytest.approx(1) and w.wasted == 0
+    # windows of 0.5, 1, 2, ... ms: 1 (unknown length), 10, 20, 19 executions, and a probe on both sides of each
+    assert noise.windows == 4 and len(w.seen().readings) == 5 and w.seen().met
+
+
+def test_no_window_begins_in_another_state_and_one_that_ends_in_it_is_made_again():
+    run, probe = scripted([1.9, 1.9, 1.0, 1.9, 1.0, 1.0])
+    w = Windows(run, probe, 1e-4)
+    assert w(1) == pytest.approx(1e-3)
+    # slow, slow, good: a window that ended slow; good: a window that counts
+    noise = w.noise()
+    assert (noise.windows, noise.discarded, w.wasted) == (1, 1, 1)
+    assert noise.slowdown == pytest.approx(1.0)
+    assert noise.vain_s == pytest.approx(2 * 1.9e-4 + 1.9e-4 + 1e-3)
+
+
+def test_a_state_that_is_faster_than_the_reference_does_not_count_either():
+    run, probe = scripted([0.5, 1.0, 1.0])
+    assert Windows(run, probe, 1e-4)(1) == pytest.approx(1e-3)
+
+
+def test_without_a_window_that_counts_the_others_do_corrected_by_what_the_probe_says():
+    m = machine(1e-9, 1e9, factor=1.8, jitter=0.0)
+    w = Windows(m.candidate(1e-3, sensitivity=0.5), m.probe, TwoStates.PROBE_S, sensitivity=0.5, most_s=0.01)
+    assert w(5) == pytest.approx(1e-3, rel=1e-6)
+    noise = w.noise()
+    assert noise.slowdown == pytest.approx(1.8) and noise.discarded == 0 and noise.windows >= 5
+    assert not w.seen().met and w.seen().sensitivity is None
+
+
+def test_what_was_spent_in_vain_is_bounded_over_all_calls():
+    m = machine(1e-9, 1e9)
+    w = Windows(m.candidate(1e-4), m.probe, TwoStates.PROBE_S, most_s=0.005)
+    for _ in range(20):
+        w(10)
+    assert 20 * 10 * 1e-4 * 1.9 < m.now < 20 * 10 * 1e-4 * 1.9 * 1.5 + 0.01
+
+
+def test_how_much_a_candidate_suffers_is_seen_where_it_met_both_states():
+    m = machine(0.01, 0.01, factor=1.9, jitter=0.0)
+    w = Windows(m.candidate(2e-4, sensitivity=0.7), m.probe, TwoStates.PROBE_S)
+    for _ in range(30):
+        w(20)
+    assert w.seen().sensitivity == pytest.approx(0.7, abs=0.1)
+
+
+def test_the_reference_is_the_fastest_state_that_is_frequent_enough():
+    ref = Reference()
+    assert ref.seconds is None
+    ref.look([1.0] * 40 + [1.9] * 60)
+    assert ref.seconds == pytest.approx(1.0)
+    rare = Reference()
+    rare.look([1.0] * 5 + [1.9] * 95)
+    assert rare.seconds == pytest.approx(1.9)
+    spread = Reference()  # no state holds a third: the most frequent
+    spread.look([1.0, 1.3, 1.7, 2.2, 2.9, 3.0, 3.1, 3.9, 5.0, 6.5])
+    assert spread.seconds == pytest.approx(3.0)
+
+
+def test_a_reference_that_no_candidate_meets_any_more_is_given_up():
+    ref = Reference(recent=10)
+    ref.look([1.0] * 100)
+    for _ in range(9):
+        ref.tell("a", Seen((2.0,) * 20, False))
+    assert ref.seconds == pytest.approx(1.0) and ref.changes == 0
+    ref.tell("a", Seen((2.0,) * 20, False))
+    assert ref.seconds == pytest.approx(2.0) and ref.changes == 1
+    for _ in range(30):
+        ref.tell("a", Seen((2.0,) * 20, True))
+    assert ref.changes == 1
+
+
+def test_sensitivity_is_the_tasks_own_then_all_tasks_then_one():
+    ref = Reference()
+    assert ref.sensitivity("a") == 1.0
+    for x in (0.2, 0.4, 0.3):
+        ref.tell("b", Seen((1.0,), True, x))
+    assert ref.sensitivity("b") == ref.sensitivity("a") == pytest.approx(0.3)
+    ref.tell("a", Seen((1.0,), True, 0.9))
+    assert ref.sensitivity("a") == pytest.approx(0.9)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    n=st.integers(1, 200),
+    each_s=st.floats(1e-6, 0.02),
+    fast_s=st.floats(1e-3, 1.0),
+    slow_s=st.floats(1e-3, 1.0),
+    factor=st.floats(1.2, 4),
+    seed=st.integers(0, 100),
+)
+def test_whatever_the_machine_does(n, each_s, fast_s, slow_s, factor, seed):
+    m = machine(fast_s, slow_s, seed, factor=factor, jitter=0.0)
+    done = []
+    run = m.candidate(each_s)
+
+    def counted(k):
+        done.append(k)
+        return run(k)
+
+    w = Windows(counted, m.probe, TwoStates.PROBE_S, most_s=0.02)
+    seconds = w(n)
+    assert sum(done) == n + w.wasted >= n
+    assert each_s / factor <= seconds * (1 + 1e-9) and seconds <= each_s * factor * (1 + 1e-9)
+    noise = w.noise()
+    assert noise.windows >= 1 and noise.discarded >= 0 and math.isfinite(noise.slowdown)
+    assert w.seen().met == (abs(math.log(noise.slowdown)) <= math.log(1.15) and noise.vain_s < math.inf) or factor < 1.4

@@ -1,0 +1,335 @@
+"""The adaptive workflow measured: early stop, clusters, transfer; figures 6 to 8 of Chen et al. (2024).
+
+    hatch run python studies/adaptive_workflow/study.py replay --recordings recordings --out workflow
+    hatch run python studies/adaptive_workflow/study.py stops --out workflow                           # seconds
+    hatch run python studies/adaptive_workflow/study.py transfer --recordings recordings --out workflow
+    hatch run python studies/adaptive_workflow/study.py tapes --out workflow                           # quiet machine
+    hatch run python studies/adaptive_workflow/study.py live --out workflow --models resnet18          # quiet machine
+
+Each goes on where it was stopped, an operator and seed at a time, and prints the tables of all that is there. `replay`
+tunes every recorded operator alone, once per seed, with recipe autotvm's search over knobs and no stop; `tapes` does it
+live, to 1,500 trials. `stops` plays every stop rule over these tapes, for a stopper only cuts; over the short ones of
+`replay` with every number of trials scaled down (`--scale`). The seven parameters are chosen on ResNet-18's operators
+and shown on the others. `transfer` leaves the operator out and lends it the rows of the other recordings, or those of
+other models' alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+os.environ["OMP_NUM_THREADS"] = "1"  # before numpy is loaded: thinking is counted on one core
+
+import numpy as np
+from tt_bench.atomic import read_json, write_json
+from tt_bench.errors import BenchError
+from tt_bench.files import load
+from tt_bench.launch import program, tuned
+from tt_bench.recording import Recorded
+from tt_bench.runs import Run, tune
+from tt_bench.stats import geometric_interval, quality
+from tt_bench.tables import show
+from tt_bench.tapes import Tape
+from tt_core.host import Host
+from tt_schedule.adaptive_stop import AdaptiveStop
+from tt_schedule.patience import Patience
+from tt_spec import Measurement, TaskState, Trial, VirtualClock
+from tt_spec.pieces.synthetic import synthetic_task
+
+SEARCH = ("surrogate=xgb", "surrogate.inputs=knobs", "surrogate.objective=rank", "draft=none", "stopper=none")
+BATCH = 16
+SCALE = 0.25
+VARIANTS = {
+    "scratch": (),
+    "transfer": ("transfer=history",),
+    "other models": ("transfer=history",),
+    "k-means": ("sampler=kmeans",),
+}
+TRIALS = 96
+GOALS = (0.9, 0.95, 0.98)
+OPERATORS = {  # ResNet-18's convolutions by the names of the recordings, and Inception's kin that chose nothing
+    "resnet18-stem": "op:conv2d:1,3,224,64,7,2,3",
+    "resnet18-64": "op:conv2d:1,64,56,64,3,1,1",
+    "resnet18-128-stride": "op:conv2d:1,64,56,128,3,2,1",
+    "resnet18-128": "op:conv2d:1,128,28,128,3,1,1",
+    "resnet18-256": "op:conv2d:1,256,14,256,3,1,1",
+    "resnet18-512": "op:conv2d:1,512,7,512,3,1,1",
+    "inception-3a": "op:conv2d:1,64,28,96,3,1,1",
+    "inception-3c": "op:conv2d:1,96,28,96,3,2,1",
+    "inception-4a": "op:conv2d:1,576,14,224,1,1,0",
+    "inception-4d": "op:conv2d:1,160,14,192,3,1,1",
+    "inception-5a": "op:conv2d:1,192,7,320,3,1,1",
+}
+CHOSE = "resnet18"
+PARTS_OFF = {
+    "whole": (),
+    "no transfer": ("transfer=none",),
+    "no k-means": ("sampler=diverse",),
+    "(800, 400)": ("stopper=patience", "stopper.cap=800", "stopper.trials=399", "stopper.gain=0"),
+    "autotvm": (
+        "transfer=none",
+        "sampler=diverse",
+        "stopper=patience",
+        "stopper.cap=800",
+        "stopper.trials=399",
+        "stopper.gain=0",
+    ),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=("replay", "stops", "transfer", "tapes", "live"))
+    parser.add_argument("--recordings", type=Path, default=Path("recordings"))
+    parser.add_argument("--out", type=Path, default=Path("workflow"))
+    parser.add_argument("--seeds", type=int, default=15)
+    parser.add_argument("--scale", type=float, default=SCALE, help="of trial counts, over the tapes of replay")
+    parser.add_argument("--models", default="resnet18,inception_v2", help="of live, with commas")
+    parser.add_argument("--minutes", type=float, default=50.0, help="of each live run, at most")
+    options = parser.parse_args()
+    if options.part == "replay":
+        _replay(_recorded(options.recordings), options.out, options.seeds, options.scale)
+    elif options.part == "transfer":
+        _transfer(_recorded(options.recordings), options.out, options.seeds)
+    elif options.part == "tapes":
+        _live_tapes(options.out)
+    elif options.part == "live":
+        _live(options.models.split(","), options.out, options.minutes)
+    if options.part in ("replay", "stops"):
+        _stops(options.out / "replay", options.scale)
+    if options.part in ("tapes", "stops"):
+        _stops(options.out / "tapes", 1.0)
+
+
+def _recorded(folder: Path) -> dict[str, Recorded]:
+    """The recorded template spaces by name."""
+    found = {}
+    for path in sorted(folder.glob("*-template.json.gz")):
+        name = path.name.removesuffix("-template.json.gz")
+        (found[name],) = (p for p in load(path).parts if np.isfinite(p.latency).sum() > 1)
+    if not found:
+        raise BenchError(f"{folder} has no *-template.json.gz: benchmarks/recordings.py makes them")
+    return found
+
+
+def _run(part: Recorded, sets: Sequence[str], seed: int, trials: int, lent: Sequence[Recorded] = ()) -> Run:
+    return tune(Host(), [part], "autotvm", (*SEARCH, f"batch={BATCH}", *sets), seed, trials, lent=lent)
+
+
+# -- tapes: every operator tuned alone, once -----------------------------------------------------------------------
+
+
+def _replay(recorded: Mapping[str, Recorded], out: Path, seeds: int, scale: float) -> None:
+    for seed, (name, part) in product(range(seeds), recorded.items()):
+        kept = out / "replay" / f"{name}--{seed}.json"
+        if not kept.exists():
+            run = _run(part, (), seed, round(1500 * scale))
+            write_json(kept, {"seen_s": run.seen_s, "true_s": run.true_s, "t": run.t})
+            print(f"replay: {kept.name}, {len(run.t)} trials", flush=True)
+
+
+def _live_tapes(out: Path) -> None:
+    for name, operator in OPERATORS.items():
+        kept = out / "tapes" / f"{name}--0.json"
+        if kept.exists():
+            continue
+        history = out / "tapes" / f"{name}.db"
+        history.parent.mkdir(parents=True, exist_ok=True)
+        sets = [w for text in ("stopper=none", "scheduler=sequential") for w in ("--set", text)]
+        tuned(
+            operator, "--recipe", "autotvm", *sets, "--tasks", "conv2d", "--trials", "1500", "--history", str(history)
+        )
+        rows = [m for e in Host().events("", history) if e["event"] == "batch_measured" for m in e["results"]]
+        rows = [m for m in rows if m["error"] != "invalid"]
+        seen = [float(np.median(m["seconds"])) if m["seconds"] else None for m in rows]
+        best = np.minimum.accumulate([math.inf if s is None else s for s in seen])
+        write_json(
+            kept,
+            {
+                "seen_s": seen,
+                "true_s": [float(s) if math.isfinite(s) else None for s in best],
+                "t": [m["at"] - rows[0]["at"] for m in rows],
+            },
+        )
+        print(f"tapes: {kept.name}, {len(rows)} trials", flush=True)
+
+
+def _tapes(folder: Path) -> Iterator[tuple[str, Tape]]:
+    for path in sorted(folder.glob("*.json")):
+        kept = read_json(path)
+        n = len(kept["t"])
+        run = Run(kept["t"], [0] * n, kept["seen_s"], kept["true_s"], kept["true_s"], {}, 0.0, "")
+        yield path.name.split("--")[0], Tape.of(synthetic_task(path.stem), run)
+
+
+# -- stop rules over tapes -----------------------------------------------------------------------------------------
+
+
+def _rules(scale: float) -> dict[str, Any]:
+    """The baselines and the default, and what there is to choose from; trial counts scaled."""
+
+    def autotvm(cap: int, quiet: int) -> Patience:
+        return Patience(trials=round(quiet * scale) - 1, gain=0.0, cap=round(cap * scale))
+
+    def adaptive(**options: float) -> AdaptiveStop:
+        chosen: dict[str, Any] = {"im": 256, "ir": 2.0, "dr": 1.0, "fr": 0.1, "ub": 64, "lb": -32, "plan_size": 64}
+        chosen |= options
+        for name in ("im", "ub", "lb", "plan_size"):
+            chosen[name] = round(chosen[name] * scale)
+        return AdaptiveStop(**chosen)
+
+    rules: dict[str, Any] = {
+        "(1500, 800)": autotvm(1500, 800),
+        "(800, 400)": autotvm(800, 400),
+        "adaptive-stop": adaptive(),
+        **{f"adaptive-stop, im={im}": adaptive(im=im) for im in (384, 512)},
+    }
+    grid = product((192, 256, 384, 512), (2.0, 8.0), (0.5, 1.0, 2.0), (0.1, 0.3), (-32, -64))
+    for im, ir, dr, fr, lb in grid:
+        rules[f"im={im} ir={ir:g} dr={dr:g} fr={fr:g} lb={lb}"] = adaptive(im=im, ir=ir, dr=dr, fr=fr, lb=lb)
+    return rules
+
+
+def _stops(folder: Path, scale: float) -> None:
+    tapes = list(_tapes(folder))
+    if not tapes:
+        return
+    rules = _rules(scale)
+    played = {rule: [_stopped(tape, stopper) for _, tape in tapes] for rule, stopper in rules.items()}
+    choosing = np.array([name.startswith(CHOSE) for name, _ in tapes])
+    chosen = _chosen(played, choosing)
+    print(f"\n{folder}: {len(tapes)} tapes, trials scaled by {scale:g}; chosen on {choosing.sum()}: {chosen}\n")
+    rows = []
+    for where, which in (("chose", choosing), ("shown", ~choosing)):
+        for rule in ("(1500, 800)", *(r for r in played if r.startswith("adaptive-stop")), chosen):
+            if which.any():
+                rows.append((where, rule, *_against(played[rule], played["(800, 400)"], which)))
+    show(("tapes", "rule", "trials, by (800, 400)", "latency, by (800, 400)", "trials"), rows)
+    print()
+    names = sorted({name for name, _ in tapes})
+    each = []
+    for name in names:
+        which = np.array([n == name for n, _ in tapes])
+        each.append(
+            (
+                name,
+                *(f"{np.mean(np.array(played[r])[which, 0]):.0f}" for r in list(rules)[:3]),
+                *_against(played["adaptive-stop"], played["(800, 400)"], which)[:2],
+            )
+        )
+    show(("operator", *list(rules)[:3], "adaptive-stop: trials", "latency, by (800, 400)"), each, text=1)
+
+
+def _stopped(tape: Tape, stopper: Any) -> tuple[int, float]:
+    """Trials until the rule ends the tape, and the latency that would ship then, seconds."""
+    state, rows = TaskState(tape.task), [_measured(tape, i) for i in range(len(tape.seen_s))]
+    while state.trials < len(rows) and stopper.stop(state, VirtualClock()) is None:
+        left = min(BATCH, max(1, stopper.rows_left(state)))
+        for m in rows[state.trials :][: int(left)]:  # as the loop does, without a pipeline's work
+            state.record(m)
+    return state.trials, float(tape.true_s[state.trials - 1])
+
+
+def _measured(tape: Tape, i: int) -> Measurement:
+    seconds = (float(tape.seen_s[i]),) if np.isfinite(tape.seen_s[i]) else ()
+    return Measurement.of(Trial((i,), seconds, error=None if seconds else "run"), tape.task)
+
+
+def _chosen(played: Mapping[str, Sequence[tuple[int, float]]], which: np.ndarray) -> str:
+    """The rule with the fewest trials among those that lose at most 1 % of latency on the choosing tapes."""
+
+    def cost(rule: str) -> float:
+        a, b = (np.array(played[r])[which] for r in (rule, "(800, 400)"))
+        return float(a[:, 0].sum()) if np.exp(np.log(a[:, 1] / b[:, 1]).mean()) <= 1.01 else math.inf
+
+    return min([r for r in played if not r.startswith("(")], key=cost)
+
+
+def _against(a: Sequence[tuple[int, float]], b: Sequence[tuple[int, float]], which: np.ndarray) -> tuple[str, str, str]:
+    x, y = np.array(a)[which], np.array(b)[which]
+    return (_three(x[:, 0] / y[:, 0], 2), _three(x[:, 1] / y[:, 1], 4), f"{x[:, 0].mean():.0f}")
+
+
+def _three(ratios: np.ndarray, digits: int) -> str:
+    mid, low, high = geometric_interval(ratios.tolist(), np.random.default_rng(0))
+    return f"{mid:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+
+
+# -- transfer and clusters, the task left out ----------------------------------------------------------------------
+
+
+def _transfer(recorded: Mapping[str, Recorded], out: Path, seeds: int) -> None:
+    for seed, name, variant in product(range(seeds), recorded, VARIANTS):
+        kept = out / "transfer" / f"{name}--{variant}--{seed}.json"
+        if kept.exists():
+            continue
+        part, lent = recorded[name], _lent(recorded, name, variant)
+        run = _run(part, VARIANTS[variant], seed, TRIALS, lent)
+        write_json(kept, {"quality": quality(run, part.best_s).round(6).tolist(), "seconds": run.t[-1]})
+        print(f"transfer: {kept.name}", flush=True)
+    found = {tuple(path.stem.split("--")): read_json(path) for path in sorted((out / "transfer").glob("*--*--*.json"))}
+    pairs = sorted({(name, seed) for name, _, seed in found if all((name, v, seed) in found for v in VARIANTS)})
+    arrived = {key: [_arrival(run["quality"], goal) for goal in GOALS] for key, run in found.items()}
+    print(
+        f"\n{len(pairs)} pairs of operator and seed, {TRIALS} trials;"
+        f" a run that did not arrive counts as {TRIALS + 1}\n"
+    )
+    rows = []
+    for variant in VARIANTS:
+        mine, base = ([arrived[n, v, s] for n, s in pairs] for v in (variant, "scratch"))
+        ratios = [_three(np.divide([m[i] for m in mine], [b[i] for b in base]), 2) for i in range(len(GOALS))]
+        ends = [found[n, variant, s]["quality"][-1] / found[n, "scratch", s]["quality"][-1] for n, s in pairs]
+        firsts = [found[n, variant, s]["quality"][BATCH - 1] for n, s in pairs]
+        rows.append((variant, *ratios, f"{np.median(firsts):.3f}", _three(np.array(ends), 4)))
+    goals = [f"trials to {goal:.0%}, by scratch" for goal in GOALS]
+    show(("variant", *goals, f"quality after {BATCH}", "final speed, by scratch"), rows, text=1)
+    print()
+    each = [
+        (name, *(f"{np.mean([arrived[name, v, s][1] for n, s in pairs if n == name]):.0f}" for v in VARIANTS))
+        for name in sorted({n for n, _ in pairs})
+    ]
+    show((f"operator: mean trials to {GOALS[1]:.0%}", *VARIANTS), each, text=1)
+
+
+def _lent(recorded: Mapping[str, Recorded], name: str, variant: str) -> list[Recorded]:
+    """What a variant may learn from: never the operator itself; "other models" lends none of its model's either."""
+    if "transfer=history" not in VARIANTS[variant]:
+        return []
+    model = name.split("-")[0] if variant == "other models" else name
+    return [p for n, p in recorded.items() if n.split("-")[0] != model and n != name]
+
+
+def _arrival(q: Sequence[float], goal: float) -> int:
+    there = np.flatnonzero(np.asarray(q) >= goal)
+    return int(there[0]) + 1 if len(there) else TRIALS + 1
+
+
+# -- live ----------------------------------------------------------------------------------------------------------
+
+
+def _live(models: Sequence[str], out: Path, minutes: float) -> None:
+    rows = []
+    for model, variant in product(models, PARTS_OFF):
+        slug = "".join(c if c.isalnum() else "-" for c in variant)
+        kept = out / "live" / f"{model}--{slug}.json"
+        if not kept.exists():
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            sets = [w for text in PARTS_OFF[variant] for w in ("--set", text)]
+            where = ["--history", str(kept.with_suffix(".db")), "--out", str(kept.with_suffix(".so"))]
+            write_json(kept, tuned(model, "--recipe", "adaptive-workflow", *sets, "--minutes", str(minutes), *where))
+        got = read_json(kept)
+        after = got.get("after_s")
+        rows.append(
+            (model, variant, str(got["trials"]), f"{got['seconds']:.0f}", f"{1e3 * after:.3g}" if after else "")
+        )
+    show(("model", "variant", "measured", "seconds", "ms"), rows)
+
+
+if __name__ == "__main__":
+    program(main)
