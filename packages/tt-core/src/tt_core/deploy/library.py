@@ -17,6 +17,7 @@ from tt_spec import Plugins, summary
 from tt_spec.serial import JsonObject
 from tvm import relax
 
+from tt_core.compiler import series
 from tt_core.compiler.arrays import compare, difference
 from tt_core.compiler.lower import Lowered, unpack
 from tt_core.compiler.runtime import digest, sidecar_path
@@ -61,7 +62,7 @@ def compile_library(
                 mod.update_func(var, tuned)
             else:
                 repacked[name] = tuned, how
-    mod = repack_constants(mod, repacked)
+    mod = series.joined(repack_constants(mod, repacked))
     t = relax.transform
     passes = [
         t.RewriteDataflowReshape(),
