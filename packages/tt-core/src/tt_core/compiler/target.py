@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 from tt_spec import nearest
+from tt_spec.container import within_quota
 from tt_spec.serial import JsonObject
 
 from tt_core.errors import TargetError
@@ -54,10 +55,10 @@ _CUDA = {
 
 
 def cores() -> int:
-    """Physical cores that this process may use."""
+    """Physical cores that this process may use, by its affinity and its container's quota."""
     physical = psutil.cpu_count(logical=False) or os.cpu_count() or 1
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else physical
-    return max(1, min(physical, allowed))
+    return within_quota(min(physical, allowed))
 
 
 def use_all_cores(count: int | None = None) -> None:

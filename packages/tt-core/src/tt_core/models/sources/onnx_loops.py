@@ -1,4 +1,4 @@
-"""Loops of a rewritten model, which TVM's ONNX importer lacks: `tt_core.models.rewrites` writes them, this reads them."""
+"""Loops of a rewritten model, `tt_core.models.rewrites.LOOP`, for TVM's ONNX importer, which has none."""
 
 from __future__ import annotations
 
