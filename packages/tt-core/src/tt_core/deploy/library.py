@@ -17,7 +17,7 @@ from tt_spec import Plugins, summary
 from tt_spec.serial import JsonObject
 from tvm import relax
 
-from tt_core.compiler import series
+from tt_core.compiler import denormals, series
 from tt_core.compiler.arrays import compare, difference
 from tt_core.compiler.lower import Lowered, unpack
 from tt_core.compiler.runtime import digest, sidecar_path
@@ -63,6 +63,8 @@ def compile_library(
             else:
                 repacked[name] = tuned, how
     mod = series.joined(repack_constants(mod, repacked))
+    if denormals.wanted(lowered.target):
+        mod = denormals.flushed(mod)
     t = relax.transform
     passes = [
         t.RewriteDataflowReshape(),
