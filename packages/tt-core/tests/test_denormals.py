@@ -1,4 +1,4 @@
-"""Denormals are zero on every thread while a compiled model runs, the caller's mode comes back, and a switch keeps them."""
+"""Denormals are zero on every thread while a model runs, the caller's mode comes back, and a switch keeps them."""
 
 from __future__ import annotations
 

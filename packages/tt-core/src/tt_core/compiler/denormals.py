@@ -1,9 +1,9 @@
 """Denormal numbers as zero while a model or a candidate runs.
 
-A CPU takes up to a hundred times as long for an operation on a denormal number. Trained recurrent and mobile models meet
-them, and nothing depends on them. On x86-64 two bits of the control register MXCSR make them zero, as results (FTZ) and
-as operands (DAZ), in the thread that sets them: so every thread of TVM's pool is told. A deployed library holds the
-functions that do it, and needs only TVM's runtime.
+A CPU takes up to a hundred times as long for an operation on a denormal number. Trained recurrent and mobile models
+meet them, and nothing depends on them. On x86-64 two bits of the control register MXCSR make them zero, as results
+(FTZ) and as operands (DAZ), in the thread that sets them: so every thread of TVM's pool is told. A deployed library
+holds the functions that do it, and needs only TVM's runtime.
 
 Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, 10.2.3.3 and 10.2.3.4.
 """
@@ -19,10 +19,13 @@ from tvm import relax
 if TYPE_CHECKING:
     from tvm.target import Target
 
-__all__ = ["VARIABLE", "flush_here", "flushed", "wanted"]
+__all__ = ["MODE", "VARIABLE", "flush", "flush_here", "restore", "wanted"]
 
 VARIABLE = "TT_DENORMALS"
 """Environment variable; "keep" leaves denormals as they are."""
+
+MODE = relax.TensorType((1,), "int32")
+"""A thread's control register."""
 
 _BITS = 0x8040
 _MOST_THREADS = 1024
@@ -80,24 +83,15 @@ def flush_here(target: Target) -> None:
         library["main"](tvm.runtime.empty((1,), "int32"))
 
 
-def flushed(mod: tvm.IRModule) -> tvm.IRModule:
-    """A model whose "main" flushes denormals on all threads of the pool, and restores its caller's mode on return.
+def flush(builder: relax.BlockBuilder) -> relax.Expr:
+    """Emit what makes denormals zero on every thread, of which the pool's stay so; returns the caller's mode."""
+    return builder.emit(relax.call_tir(_added(builder, _FLUSH, "flush_denormals"), [], out_ty=MODE))
 
-    The pool's other threads are TVM's own and stay as they are set.
-    """
-    main = mod["main"]
-    inner = relax.utils.copy_with_new_vars(main.without_attr("global_symbol"))
-    others = {v: f for v, f in mod.functions_items() if v.name_hint != "main"}
-    builder = relax.BlockBuilder(tvm.IRModule(others, attrs=mod.attrs))
-    model = builder.add_func(inner, "model")
-    flush = builder.add_func(tvm.script.from_source(_FLUSH).without_attr("global_symbol"), "flush_denormals")
-    restore = builder.add_func(tvm.script.from_source(_RESTORE).without_attr("global_symbol"), "restore_denormals")
-    params = [relax.Var(p.name, p.ty) for p in main.params]
-    mode = relax.TensorType((1,), "int32")
-    attrs = {k: v for k, v in (main.attrs or {}).items() if k != "global_symbol"}
-    with builder.function("main", params, attrs=attrs):
-        before = builder.emit(relax.call_tir(flush, [], out_ty=mode))
-        result = builder.emit(relax.Call(model, params))
-        builder.emit(relax.call_tir(restore, [before], out_ty=mode))
-        builder.emit_func_output(result)
-    return builder.get()
+
+def restore(builder: relax.BlockBuilder, mode: relax.Expr) -> None:
+    """Emit what gives the caller its mode back."""
+    builder.emit(relax.call_tir(_added(builder, _RESTORE, "restore_denormals"), [mode], out_ty=MODE))
+
+
+def _added(builder: relax.BlockBuilder, source: str, name: str) -> tvm.ir.GlobalVar:
+    return builder.add_func(tvm.script.from_source(source).without_attr("global_symbol"), name)
