@@ -1,6 +1,6 @@
 """Denormal numbers as zero while a model or a candidate runs.
 
-A CPU takes up to a hundred times as long for an operation on a denormal number. Trained recurrent and mobile models
+Many CPUs take several times as long for an operation on a denormal number. Trained recurrent and mobile models
 meet them, and nothing depends on them. On x86-64 two bits of the control register MXCSR make them zero, as results
 (FTZ) and as operands (DAZ), in the thread that sets them: so every thread of TVM's pool is told. A deployed library
 holds the functions that do it, and needs only TVM's runtime.
