@@ -52,8 +52,10 @@ def normal(*shape):
     return RNG.standard_normal(shape).astype(np.float32)
 
 
-def recurrent(op, gates, *, direction="forward", states=1, lens=None, layout=0, peep=False, bias=True, **attributes):
-    steps, batch, size, hidden, d = 4, 2, 3, 5, 2 if direction == "bidirectional" else 1
+def recurrent(
+    op, gates, *, direction="forward", states=1, lens=None, layout=0, peep=False, bias=True, steps=4, **attributes
+):
+    batch, size, hidden, d = 2, 3, 5, 2 if direction == "bidirectional" else 1
     weights = {"W": normal(d, gates * hidden, size), "R": normal(d, gates * hidden, hidden)}
     names = ["X", "W", "R", "", "", "", ""]
     if bias:
@@ -92,10 +94,11 @@ CELLS = {
 }
 
 
+@pytest.mark.parametrize("steps", [4, 7])
 @pytest.mark.parametrize("name", CELLS)
-def test_a_recurrent_operator_computes_what_onnxruntime_does(name):
+def test_a_recurrent_operator_computes_what_onnxruntime_does(name, steps):
     op, gates, options = CELLS[name]
-    source, inputs = recurrent(op, gates, **options)
+    source, inputs = recurrent(op, gates, steps=steps, **options)
     for got, want in computed(source, inputs):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=2e-6)
 
@@ -106,6 +109,84 @@ def test_the_steps_of_an_lstm_share_their_functions():
     tasks = lower(found.mod, target.resolve(CPU), PLUGINS, "fake").tasks
     assert max(t.weight for t in tasks if t.op == "matmul") >= 3
     assert sum(t.op == "matmul" for t in tasks) <= 3
+
+
+def test_a_long_series_is_one_loop_whose_step_is_a_task():
+    source, inputs = recurrent("LSTM", 4, states=2, direction="bidirectional", steps=1000)
+    found = models.load(source, plugins=PLUGINS)
+    lowered = lower(found.mod, target.resolve(CPU), PLUGINS, "fake")
+    assert sorted(t.weight for t in lowered.tasks if t.name.startswith("step")) in ([1000, 1000], [2000])
+    assert len(lowered.tasks) < 12
+    for got, want in computed(source, inputs):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+def body(name, nodes, inputs, outputs):
+    infos = [[helper.make_tensor_value_info(n, t, shape) for n, t, shape in side] for side in (inputs, outputs)]
+    return helper.make_graph(nodes, name, *infos)
+
+
+def long_loop(trips, stops=False):
+    """A running mean and the number of the step; it may stop when the number passes 40."""
+    node = helper.make_node
+    nodes = [
+        node("Cast", ["i"], ["fi"], to=FLOAT),
+        node("Mul", ["s", "half"], ["s_half"]),
+        node("Add", ["s_half", "x"], ["moved"]),
+        node("Add", ["moved", "fi"], ["s_out"]),
+        node("Add", ["n", "one"], ["n_out"]),
+        node("ReduceSum", ["s_out"], ["total"], keepdims=0),
+        node("Less", ["n_out", "forty"], ["go"]) if stops else node("Identity", ["c"], ["go"]),
+    ]
+    BOOL = TensorProto.BOOL
+    inside = body(
+        "step",
+        nodes,
+        [("i", INT64, []), ("c", BOOL, []), ("s", FLOAT, [2, 3]), ("n", FLOAT, [])],
+        [("go", BOOL, []), ("s_out", FLOAT, [2, 3]), ("n_out", FLOAT, []), ("total", FLOAT, [])],
+    )
+    scalar = {"half": np.float32(0.5), "one": np.float32(1), "zero": np.float32(0), "forty": np.float32(40)}
+    weights = scalar | {"trips": np.array(trips, np.int64), "yes": np.array(True)}
+    loop = node("Loop", ["trips", "yes", "x", "zero"], ["last", "count", "totals"], body=inside)
+    outputs = [("last", FLOAT, 2), ("count", FLOAT, 0), ("totals", FLOAT, 1)]
+    return model([loop], [("x", FLOAT, (2, 3))], outputs, weights)
+
+
+@pytest.mark.parametrize(("trips", "stops"), [(5, False), (100, False), (100, True)])
+def test_a_loop_computes_what_onnxruntime_does(trips, stops):
+    source = long_loop(trips, stops)
+    for got, want in computed(source, {"x": normal(2, 3)}):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    tasks = lower(models.load(source, plugins=PLUGINS).mod, target.resolve(CPU), PLUGINS, "fake").tasks
+    assert any(t.weight == 100 for t in tasks) == (trips == 100 and not stops)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("back", [0, 1])
+def test_a_long_scan_computes_what_onnxruntime_does(axis, back):
+    node = helper.make_node
+    nodes = [
+        node("MatMul", ["s", "w"], ["sw"]),
+        node("Add", ["sw", "x"], ["a"]),
+        node("Tanh", ["a"], ["s_out"]),
+        node("Mul", ["s_out", "k"], ["y"]),
+    ]
+    inside = body(
+        "step",
+        nodes,
+        [("s", FLOAT, [2, 3]), ("x", FLOAT, [2, 3]), ("k", FLOAT, [])],
+        [("s_out", FLOAT, [2, 3]), ("y", FLOAT, [2, 3])],
+    )
+    directions = {"scan_input_directions": [back, 0], "scan_output_directions": [1 - back]}
+    axes = {"scan_input_axes": [axis, 0], "scan_output_axes": [axis]}
+    scan = node("Scan", ["first", "xs", "ks"], ["last", "ys"], body=inside, num_scan_inputs=2, **directions, **axes)
+    shape = (50, 2, 3) if axis == 0 else (2, 50, 3)
+    inputs = [("first", FLOAT, (2, 3)), ("xs", FLOAT, shape), ("ks", FLOAT, (50,))]
+    source = model([scan], inputs, [("last", FLOAT, 2), ("ys", FLOAT, 3)], {"w": normal(3, 3)})
+    for got, want in computed(source, {n: normal(*s) for n, _, s in inputs}):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    tasks = lower(models.load(source, plugins=PLUGINS).mod, target.resolve(CPU), PLUGINS, "fake").tasks
+    assert any(t.weight == 50 for t in tasks)
 
 
 def quantised(op, names, weights, out=UINT8, rank=2, domain="", inputs=(("x", UINT8, (4, 6)),), **attributes):

@@ -37,6 +37,13 @@ def test_cores_are_those_that_the_process_may_use(monkeypatch):
     assert cores() >= 1
 
 
+def test_a_containers_quota_counts(monkeypatch):
+    monkeypatch.setattr(psutil, "cpu_count", lambda logical: 64)
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    monkeypatch.setattr("tt_spec.container.cpu_quota", lambda root: 2.5)
+    assert cores() == 2
+
+
 def test_native_switches_off_what_a_virtual_machine_hides(monkeypatch):
     monkeypatch.setattr(tvm.target.codegen, "llvm_get_system_cpu", lambda: "skylake-avx512")
     monkeypatch.setattr("tt_core.compiler.target._cpu_flags", lambda: {"avx2", "fma"})

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import psutil
+from tt_spec.container import within_quota
 from tt_spec.roles import Evaluator, Realised
 from tt_spec.space import token
 from tt_spec.types import Bar, Statements, Task, Trial, concat_statements
@@ -242,9 +243,9 @@ class WorkerPool:
 
 
 def _cores() -> int:
-    """Physical cores that this process may use."""
+    """Physical cores that this process may use, by its affinity and its container's quota."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(psutil.cpu_count(logical=False) or allowed, allowed))
+    return within_quota(min(psutil.cpu_count(logical=False) or allowed, allowed))
 
 
 def _memory() -> float:

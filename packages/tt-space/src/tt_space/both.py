@@ -11,18 +11,19 @@ from tvm.s_tir import Schedule
 
 from tt_space.packing import legalizers
 from tt_space.programs import InvalidRow, Programs, Repacked
+from tt_space.recurrent import STEP, RecurrentPrograms, has_step
 from tt_space.sketch import SketchPrograms
 from tt_space.template import TemplatePrograms, has_template
 from tt_space.winograd import WinogradPrograms, has_winograd
 
 __all__ = ["Both", "Template", "Union"]
 
-PRIOR = {"template": 5.0, "winograd": 2.0, "sketch": 1.0}
+PRIOR = {"template": 5.0, "recurrent": 5.0, "winograd": 2.0, "sketch": 1.0}
 """Shares of random rows by part of a space: good programs are frequent in templates."""
 
 
 class Template:
-    """Templates of convolutions and matrix products, sketches of all other operators."""
+    """Templates of convolutions, matrix products and recurrent steps, sketches of all other operators."""
 
     legalizers = staticmethod(legalizers)
 
@@ -47,6 +48,8 @@ class Both:
 
 
 def _templates(mod: tvm.IRModule, target: tvm.target.Target) -> list[Programs]:
+    if STEP in (mod["main"].attrs or {}):  # a step's constants stay as they are: no Winograd
+        return [RecurrentPrograms(mod, target)] if has_step(mod) else []
     found: list[Programs] = [TemplatePrograms(mod, target)] if has_template(mod) else []
     return [*found, WinogradPrograms(mod, target)] if has_winograd(mod) else found
 

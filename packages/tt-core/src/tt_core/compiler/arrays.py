@@ -11,6 +11,9 @@ __all__ = ["INTEGERS_BELOW", "TOLERANCES", "compare", "difference", "random_arra
 INTEGERS_BELOW = 2
 """Integers that index nothing are 0 or 1: valid as a mask, a flag, a segment."""
 
+NOTHING = 1e-30
+"""A float32 output that is smaller throughout consists of what was left of denormals."""
+
 TOLERANCES = {"float64": 1e-10, "float32": 1e-4, "float16": 2e-2, "bfloat16": 5e-2}
 """Largest allowed difference between a tuned and the untuned operator, relative to the largest output magnitude."""
 
@@ -43,16 +46,21 @@ def compare(got: np.ndarray, want: np.ndarray, tolerance: float | None = None) -
         return "infinities or NaNs stand in other places than in the untuned program's output"
     if not finite.any():
         return None
-    error = difference(a, b)
+    error = difference(got, want)
     if error <= limit:
         return None
     return f"the output differs by {error:.2e} of its largest magnitude (allowed: {limit:.1e})"
 
 
 def difference(got: np.ndarray, want: np.ndarray) -> float:
-    """The largest absolute difference over the largest magnitude of `want`, in float64, where `want` is finite."""
+    """The largest absolute difference over the largest magnitude of `want`, in float64, where `want` is finite.
+
+    For float32 the magnitude counts as `NOTHING` at least: one program may compute denormals, the other zeros.
+    """
+    least = NOTHING if want.dtype == np.float32 else 0.0
     a, b = got.astype("float64"), want.astype("float64")
     finite = np.isfinite(b)
     if not finite.any():
         return 0.0
-    return float(np.abs(a[finite] - b[finite]).max()) / (float(np.abs(b[finite]).max()) or 1.0)
+    largest = float(np.abs(b[finite]).max())
+    return float(np.abs(a[finite] - b[finite]).max()) / (max(largest, least) if largest else 1.0)

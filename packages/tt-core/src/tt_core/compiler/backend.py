@@ -16,6 +16,7 @@ from tt_spec.roles import Workload
 from tt_spec.windows import Windows, state
 
 from tt_core.compiler.arrays import compare, random_array
+from tt_core.compiler.denormals import flush_here
 from tt_core.compiler.lower import unpack
 from tt_core.compiler.peak import probe
 from tt_core.compiler.primfunc import outputs, parameter_bound
@@ -58,6 +59,8 @@ class TvmBackend:
         if task.key in self._open:
             return
         mod, target, space = unpack(task.payload)
+        if not self._open:
+            flush_here(target)
         self._plugins = self._plugins or Plugins()
         programs = self._plugins.build("space", space).open(mod, target)
         if programs.space.key != task.space.key:

@@ -19,7 +19,7 @@ from tt_spec.errors import whose
 from tt_spec.roles import SpaceBuilder, missing
 from tvm import relax
 
-from tt_core.compiler import elementary
+from tt_core.compiler import elementary, series
 from tt_core.compiler.fold import fold_constants
 from tt_core.compiler.primfunc import as_module, outputs
 from tt_core.compiler.steps import Steps
@@ -83,7 +83,7 @@ def lower(mod: tvm.IRModule, target: Target, plugins: Plugins | None = None, spa
             raise ModelError(f"TVM cannot lower the model: {summary(e)}") from e
     mod, notes = steps.mod, steps.notes
     text = str(target)
-    calls = _calls(mod)
+    calls = _calls(mod) + series.called(mod)
     functions: dict[str, list[str]] = {}
     modules: dict[str, tvm.IRModule] = {}
     names: dict[str, str] = {}
@@ -166,6 +166,7 @@ def _run_passes(steps: Steps, target: Target, legalizers: Legalizers) -> None:
     _legalize(steps, legalizers)
     steps.may("patterns of operators", t.AnnotateTIROpPattern())
     steps.may("folding constants by TVM", t.FoldConstant())
+    steps.must(series.steps_as_functions)
     steps.may("fusion", t.FuseOps(), t.FuseTIR())
     steps.must(t.DeadCodeElimination())
 

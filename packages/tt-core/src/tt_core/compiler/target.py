@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 from tt_spec import nearest
+from tt_spec.container import within_quota
 from tt_spec.serial import JsonObject
 
 from tt_core.errors import TargetError
@@ -17,7 +18,7 @@ from tt_core.errors import TargetError
 if TYPE_CHECKING:
     from tvm.target import Target
 
-__all__ = ["cores", "device_fingerprint", "use_all_cores", "resolve", "runnable", "threads_of"]
+__all__ = ["cores", "device_fingerprint", "use_all_cores", "needed_flags", "resolve", "runnable", "threads_of"]
 
 # LLVM name -> /proc/cpuinfo flag, of features whose use on a CPU without them kills the program.
 _FEATURES = {
@@ -54,10 +55,10 @@ _CUDA = {
 
 
 def cores() -> int:
-    """Physical cores that this process may use."""
+    """Physical cores that this process may use, by its affinity and its container's quota."""
     physical = psutil.cpu_count(logical=False) or os.cpu_count() or 1
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else physical
-    return max(1, min(physical, allowed))
+    return within_quota(min(physical, allowed))
 
 
 def use_all_cores(count: int | None = None) -> None:
@@ -143,6 +144,19 @@ def _native() -> JsonObject:
     if missing := _missing_features(tvm.target.Target(config)):
         config["mattr"] = [f"-{name}" for name in missing]
     return config
+
+
+def needed_flags(target: Target) -> list[str]:
+    """What `/proc/cpuinfo` must say of a CPU that is to run the target's code; nothing but for x86-64 under Linux."""
+    from tvm.target import codegen
+
+    if str(target.kind.name) != "llvm":
+        return []
+    triple = str(target.attrs.get("mtriple", "")) or str(codegen.llvm_get_system_triple())
+    if triple.split("-")[0] not in ("x86_64", "amd64") or "linux" not in triple:
+        return []
+    has = set(map(str, codegen.llvm_get_cpu_features(target)))
+    return sorted(flag for name, flag in _FEATURES.items() if name in has)
 
 
 def _missing_features(target: Target) -> list[str]:

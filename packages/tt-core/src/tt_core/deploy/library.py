@@ -17,10 +17,12 @@ from tt_spec import Plugins, summary
 from tt_spec.serial import JsonObject
 from tvm import relax
 
+from tt_core.compiler import series
 from tt_core.compiler.arrays import compare, difference
 from tt_core.compiler.lower import Lowered, unpack
 from tt_core.compiler.runtime import digest, sidecar_path
 from tt_core.deploy.constants import repack_constants
+from tt_core.deploy.entrance import checker, with_entrance
 from tt_core.errors import FileError, InstallationError, ModelError, VerificationError, one_line
 from tt_core.models.model import Model
 
@@ -61,7 +63,9 @@ def compile_library(
                 mod.update_func(var, tuned)
             else:
                 repacked[name] = tuned, how
-    mod = repack_constants(mod, repacked)
+    mod = series.joined(repack_constants(mod, repacked))
+    check = checker(lowered.target)
+    mod = with_entrance(mod, lowered.target, check is not None)
     t = relax.transform
     passes = [
         t.RewriteDataflowReshape(),
@@ -72,11 +76,14 @@ def compile_library(
     ]
     with lowered.target, tvm.transform.PassContext(opt_level=3):
         try:
-            return relax.build(mod, lowered.target, relax_pipeline=tvm.transform.Sequential(passes))
+            built = relax.build(mod, lowered.target, relax_pipeline=tvm.transform.Sequential(passes))
         except Exception as e:  # TVM raises several types
             operator = re.search(r"R\.([\w.]+)\(", str(e))
             what = f"the operator {operator.group(1)}" if operator else "the model"
             raise ModelError(f"TVM cannot compile {what}: {str(e).splitlines()[0]}") from e
+    if check is not None:
+        built.mod.import_module(check)
+    return built
 
 
 def check_writable(path: Path, apart: Sequence[str | Path] = ()) -> None:

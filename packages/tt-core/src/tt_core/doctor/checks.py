@@ -22,6 +22,7 @@ from typing import Literal
 import numpy as np
 import psutil
 from tt_spec import PluginError, Plugins
+from tt_spec.container import cpu_quota
 from tt_spec.serial import JsonObject
 from tt_spec.windows import SHARE, Reference
 
@@ -87,7 +88,7 @@ def examine(of: Facts) -> list[Check]:
         pair,
         target(told, of.cores),
         compiler(told),
-        processors(of.cores, of.load, _quota(of.root)),
+        processors(of.cores, of.load, cpu_quota(of.root)),
         governor(governors),
         noise(told, of.cores, of.load, governors),
         states(told, of.cores),
@@ -378,19 +379,6 @@ def _free(folder: Callable[[], str]) -> float | None:
 def _governors(root: Path) -> list[str]:
     paths = sorted(root.glob("sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor"))
     return sorted({text for p in paths if (text := _text(p))})
-
-
-def _quota(root: Path) -> float | None:
-    """Processors that the container may use, None without a limit."""
-    parts = _text(root / "sys/fs/cgroup/cpu.max").split()
-    if len(parts) != 2:
-        v1 = root / "sys/fs/cgroup/cpu"
-        parts = [_text(v1 / "cpu.cfs_quota_us"), _text(v1 / "cpu.cfs_period_us")]
-    try:
-        quota, period = float(parts[0]), float(parts[1])
-    except ValueError:
-        return None
-    return quota / period if quota > 0 and period > 0 else None
 
 
 def _contained(root: Path, available: float, total: float) -> tuple[float, float]:

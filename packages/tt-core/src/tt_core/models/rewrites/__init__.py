@@ -7,6 +7,18 @@ the hook `tt_rewrites`. A model without any of them is left as it is.
 from __future__ import annotations
 
 from tt_core.models.rewrites.apply import apply, needed, nodes, registered
-from tt_core.models.rewrites.graph import After, Graph, Node, Only, Rewrite, RewriteError
+from tt_core.models.rewrites.graph import LOOP, After, Graph, Node, Only, Rewrite, RewriteError
 
-__all__ = ["After", "Graph", "Node", "Only", "Rewrite", "RewriteError", "apply", "needed", "nodes", "registered"]
+__all__ = [
+    "LOOP",
+    "After",
+    "Graph",
+    "Node",
+    "Only",
+    "Rewrite",
+    "RewriteError",
+    "apply",
+    "needed",
+    "nodes",
+    "registered",
+]

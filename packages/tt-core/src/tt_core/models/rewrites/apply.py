@@ -45,10 +45,13 @@ def needed(model: ModelProto, rewrites: Mapping[tuple[str, str], Rewrite], known
 
 
 def apply(
-    model: ModelProto, rewrites: Mapping[tuple[str, str], Rewrite], known: frozenset[str]
+    model: ModelProto, rewrites: Mapping[tuple[str, str], Rewrite], known: frozenset[str], loops: bool = True
 ) -> tuple[ModelProto, Graph]:
-    """The model rewritten, and the graph that did it, which knows what was used. Raises `RewriteError`."""
-    graph = Graph(_modern(model), rewrites, known)
+    """The model rewritten, and the graph that did it, which knows what was used. Raises `RewriteError`.
+
+    Without `loops` everything is unrolled.
+    """
+    graph = Graph(_modern(model), rewrites, known, loops)
     return graph.written(), graph
 
 

@@ -1,4 +1,4 @@
-"""If with a known condition; Loop and Scan with a known trip count, unrolled; sequences of known length.
+"""If with a known condition; Loop and Scan with a known trip count; sequences of known length.
 
 Source: ONNX operators If-16, Loop-16, Scan-9, SequenceAt-11 and its kin, SequenceMap-17.
 """
@@ -14,6 +14,8 @@ from tt_core.models.rewrites.graph import Graph, Node, Rewrite, RewriteError
 
 __all__ = ["SELECT_MOST", "TRIPS_MOST", "operators"]
 
+LOOP_FROM = 32
+"""Trips beyond which a loop stays a loop, if its steps are alike."""
 TRIPS_MOST = 4096
 """Longest loop that is unrolled."""
 SELECT_MOST = 8
@@ -63,7 +65,6 @@ def _same(a: str, b: str, g: Graph) -> bool:
 
 
 def _loop(node: Node, g: Graph) -> Sequence[str]:
-    body = node.get("body")
     limit = g.value(node.input(0)) if node.input(0) else None
     trips = None if limit is None else int(limit.reshape(-1)[0])
     if node.input(0) and trips is None:
@@ -71,6 +72,47 @@ def _loop(node: Node, g: Graph) -> Sequence[str]:
             f"its trip count {node.input(0)!r} is computed while the model runs: fix the input that it depends on,"
             " --fix NAME=VALUE"
         )
+    if trips is not None and trips > LOOP_FROM:
+        try:
+            if (looped := _looped(node, trips, g)) is not None:
+                return looped
+        except RewriteError:  # its steps differ in shapes or in what is known: each of them is written
+            pass
+    return _unrolled(node, trips, g)
+
+
+def _looped(node: Node, trips: int, g: Graph) -> Sequence[str] | None:
+    """A Loop that runs to its trip count, as a loop."""
+    body, given, carried = node.get("body"), node.input(1), node.inputs[2:]
+    if given and not ((first := g.value(given)) is not None and bool(first.reshape(-1)[0])):
+        return None
+    scalar: list[bool] = []
+
+    def step(states: list[str], slices: list[str]) -> tuple[list[str], list[str]]:
+        values = g.inline(body, [g.reshape(slices[0], ()), g.const(True), *_bare(states, carried, g)], node)
+        goes_on = g.value(values[0])
+        if goes_on is None or not bool(goes_on.reshape(-1)[0]):
+            raise RewriteError("it may stop before its trip count")
+        scalar[:] = [not g.shape(v) for v in values[1 + len(carried) :]]
+        return _dressed(values[1 : 1 + len(carried)], g), _dressed(values[1 + len(carried) :], g)
+
+    series = [g.const(np.arange(trips)[:, None], np.int64)]
+    after, outputs = g.loop(trips, _dressed(carried, g), series, step)
+    outputs = [g.reshape(v, (trips,)) if bare else v for v, bare in zip(outputs, scalar, strict=True)]
+    return [*_bare(after, carried, g), *outputs]
+
+
+def _dressed(values: Sequence[str], g: Graph) -> list[str]:
+    """Scalars as vectors of one element: a loop carries arrays."""
+    return [v if g.shape(v) else g.reshape(v, (1,)) for v in values]
+
+
+def _bare(values: Sequence[str], like: Sequence[str], g: Graph) -> list[str]:
+    return [v if g.shape(of) else g.reshape(v, ()) for v, of in zip(values, like, strict=True)]
+
+
+def _unrolled(node: Node, trips: int | None, g: Graph) -> Sequence[str]:
+    body = node.get("body")
     condition, carried = node.input(1), list(node.inputs[2:])
     count = len(carried)
     stacked: list[list[str]] = [[] for _ in body.output[1 + count :]]
@@ -118,6 +160,11 @@ def _scan(node: Node, g: Graph) -> Sequence[str]:
     turned = node.get("scan_output_directions") or [0] * outputs
     axes = [a % len(g.shape(s)) for s, a in zip(series, in_axes, strict=True)]
     trips = g.shape(series[0])[axes[0]]
+    if trips > LOOP_FROM:
+        try:
+            return _scanned(node, trips, axes, g)
+        except RewriteError:  # as above
+            pass
     if trips > TRIPS_MOST:
         raise RewriteError(f"it runs {trips} times, the longest loop that is unrolled has {TRIPS_MOST}")
     pieces = []
@@ -135,6 +182,42 @@ def _scan(node: Node, g: Graph) -> Sequence[str]:
         at = axis % (len(g.shape(found[0])) + 1)
         results.append(g.concat([g.unsqueeze(v, at) for v in (found[::-1] if back else found)], at))
     return [*states, *results]
+
+
+def _scanned(node: Node, trips: int, axes: Sequence[int], g: Graph) -> list[str]:
+    """A Scan as a loop."""
+    body, scanned = node.get("body"), len(axes)
+    carried, given = node.inputs[:-scanned], node.inputs[-scanned:]
+    outputs = len(body.output) - len(carried)
+    in_turn, out_turn = (node.get(f"scan_{w}_directions") for w in ("input", "output"))
+    series = []
+    for value, axis, back in zip(given, axes, in_turn or [0] * scanned, strict=True):
+        value = g.slice(value, axis, -1, -(1 << 62), -1) if back else value
+        series.append(_moved(value, axis, 0, g))
+    scalar: list[bool] = []
+
+    def step(states: list[str], slices: list[str]) -> tuple[list[str], list[str]]:
+        bare = [s if len(g.shape(v)) > 1 else g.reshape(s, ()) for s, v in zip(slices, given, strict=True)]
+        values = g.inline(body, [*_bare(states, carried, g), *bare], node)
+        scalar[:] = [not g.shape(v) for v in values[len(carried) :]]
+        return _dressed(values[: len(carried)], g), _dressed(values[len(carried) :], g)
+
+    series = [v if len(g.shape(v)) > 1 else g.reshape(v, (trips, 1)) for v in series]
+    after, found = g.loop(trips, _dressed(carried, g), series, step)
+    results = []
+    for value, bare, axis, back in zip(
+        found, scalar, node.get("scan_output_axes") or [0] * outputs, out_turn or [0] * outputs, strict=True
+    ):
+        value = g.reshape(value, (trips,)) if bare else value
+        value = g.slice(value, 0, -1, -(1 << 62), -1) if back else value
+        results.append(_moved(value, 0, axis % len(g.shape(value)), g))
+    return [*_bare(after, carried, g), *results]
+
+
+def _moved(x: str, axis: int, to: int, g: Graph) -> str:
+    """`x` with one axis elsewhere."""
+    order = [i for i in range(len(g.shape(x))) if i != axis]
+    return g.transpose(x, [*order[:to], axis, *order[to:]])
 
 
 def _items(node: Node, g: Graph, i: int = 0) -> list[str]:

@@ -17,13 +17,15 @@ import numpy as np
 if TYPE_CHECKING:
     from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto
 
-__all__ = ["After", "Graph", "Node", "Only", "Rewrite", "RewriteError"]
+__all__ = ["LOOP", "After", "Graph", "Node", "Only", "Rewrite", "RewriteError"]
 
 Operand = str | np.ndarray | np.generic | float | None
 """An operator's input: a value's name, a constant, or none."""
 
 FOLD_MOST = 1 << 22
 """Elements of the largest constant that is computed from smaller ones."""
+LOOP, DOMAIN = "TtLoop", "tt"
+"""The operator that `Graph.loop` emits."""
 NODES_MOST = 200_000
 """Nodes after which unrolling is given up."""
 
@@ -117,14 +119,25 @@ class Graph:
         rewrites: By domain and operator.
         known: Operators of the standard domain that the importer takes; one that is missing is replaced by ONNX's own
             function body, where there is one.
+        loops_allowed: Whether `loop` may be called; where it fails, a rewriting unrolls.
     """
 
-    def __init__(self, model: ModelProto, rewrites: Mapping[tuple[str, str], Rewrite], known: Iterable[str]) -> None:
+    def __init__(
+        self,
+        model: ModelProto,
+        rewrites: Mapping[tuple[str, str], Rewrite],
+        known: Iterable[str],
+        loops_allowed: bool = True,
+    ) -> None:
+        self.loops_allowed = loops_allowed
         self.opset = next((int(o.version) for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
         self.used: set[str] = set()
         """Operators that were rewritten, as they stand in messages."""
         self.remarks: list[str] = []
         """Notes for the user, a line each."""
+        self.loops = 0
+        """Loops that stayed loops."""
+        self._inside = False
         self._model, self._rewrites, self._known = model, dict(rewrites), frozenset(known)
         self._functions = {(f.domain, f.name): f for f in model.functions}
         self._values: dict[str, np.ndarray] = {}
@@ -268,6 +281,90 @@ class Graph:
             self._visit(inner, scope, prefix)
         return [self._resolved(scope.get(o.name, o.name)) for o in graph.output]
 
+    def loop(
+        self,
+        trips: int,
+        states: Sequence[str],
+        series: Sequence[str],
+        step: Callable[[list[str], list[str]], tuple[Sequence[str], Sequence[str]]],
+        backwards: bool = False,
+    ) -> tuple[list[str], list[str]]:
+        """A loop that stays one, whatever its length.
+
+        Args:
+            states: Before the first step; shapes and element types stay the same.
+            series: `(trips, ...)`; a step gets the slices, of at least one dimension.
+            step: From states and slices to the next states and outputs.
+            backwards: From the last step to the first.
+
+        Returns:
+            The states after the last step, and the outputs `(trips, ...)`.
+        """
+        if self._inside or not self.loops_allowed:
+            raise RewriteError("its steps cannot be one function that TVM compiles")
+        outer, self._nodes, self._inside = self._nodes, [], True
+        made = next(self._count)
+        names = [f"loop/{made}/{i}" for i in range(len(states) + len(series))]
+        for i, (name, value) in enumerate(zip(names, [*states, *series], strict=True)):
+            self._types[name] = _tensor(self.dtype(value), self.shape(value)[0 if i < len(states) else 1 :])
+        try:
+            after, outputs = step(names[: len(states)], names[len(states) :])
+            body = self._loop_body(
+                names, states, [self._resolved(a) for a in after], [self._resolved(o) for o in outputs]
+            )
+        finally:
+            self._nodes, self._inside = outer, False
+        return self._emit_loop(body, trips, states, series, backwards)
+
+    def _loop_body(
+        self, names: Sequence[str], states: Sequence[str], after: Sequence[str], outputs: Sequence[str]
+    ) -> _Body:
+        """The nodes that a loop's step has emitted, as a graph."""
+        from onnx import helper, numpy_helper
+
+        alive = _alive(self._nodes, [*after, *outputs])
+        inside = {o for n in alive for o in n.output}
+        for value, first in zip(after, states, strict=True):
+            if value not in inside or after.count(value) > 1:
+                raise RewriteError("a state of it is not computed by its step")
+            if (self.shape(value), self.dtype(value)) != (self.shape(first), self.dtype(first)):
+                raise RewriteError("a state of it changes its shape or its element type")
+        own = [o for o in dict.fromkeys(outputs) if o not in after]
+        if any(o not in inside for o in own):
+            raise RewriteError("an output of it is not computed by its step")
+        used = dict.fromkeys(i for n in alive for i in _mentioned(n) if i not in inside)
+        weights = [numpy_helper.from_array(self._values[u], u) for u in used if u in self._values]
+        free = [u for u in used if u not in self._values and u not in names]
+        inputs = [helper.make_value_info(n, self._type(n)) for n in (*names, *free)]
+        results = [helper.make_value_info(n, self._type(n)) for n in (*after, *own)]
+        graph = helper.make_graph(alive, "step", inputs, results, weights)
+        return _Body(graph, free, list(after), list(outputs), own)
+
+    def _emit_loop(
+        self, body: _Body, trips: int, states: Sequence[str], series: Sequence[str], backwards: bool
+    ) -> tuple[list[str], list[str]]:
+        from onnx import helper
+
+        followed = [i for i, a in enumerate(body.after) if a in body.outputs]
+        stacked = [*(body.after[i] for i in followed), *body.own]
+        names = [self._fresh(LOOP) for _ in (*body.after, *stacked)]
+        for i, (name, inner) in enumerate(zip(names, [*body.after, *stacked], strict=True)):
+            self._types[name] = _tensor(self.dtype(inner), (*([trips] if i >= len(states) else []), *self.shape(inner)))
+        attributes: dict[str, Any] = {
+            "body": body.graph.SerializeToString(),  # hidden from tools that drop a body's weights
+            "trips": trips,
+            "states": len(states),
+            "series": len(series),
+            "backwards": int(backwards),
+            **({"followed": followed} if followed else {}),
+        }
+        inputs = [self._resolved(n) for n in (*states, *series, *body.free)]
+        node = helper.make_node(LOOP, inputs, names, name=names[0], domain=DOMAIN, **attributes)
+        self._nodes.append(node)
+        self.loops += 1
+        of = dict(zip(stacked, names[len(states) :], strict=True))
+        return names[: len(states)], [of[o] for o in body.outputs]
+
     # -- the pass -------------------------------------------------------------------------------------------------
 
     def written(self) -> ModelProto:
@@ -304,6 +401,7 @@ class Graph:
         domains = sorted({n.domain for n in nodes} - {"", "ai.onnx"})
         imports = [helper.make_opsetid("", self.opset)]
         imports += [o for o in self._model.opset_import if o.domain in domains]
+        imports += [helper.make_opsetid(DOMAIN, 1)] if self.loops else []
         return helper.make_model(graph, opset_imports=imports, ir_version=self._model.ir_version)
 
     def _visit(self, proto: NodeProto, scope: dict[str, str], prefix: str = "") -> None:
@@ -500,6 +598,17 @@ class Graph:
         return f"{hint}/{next(self._count)}"
 
 
+@dataclass(frozen=True)
+class _Body:
+    """A loop's step: its graph, what it reads of the graph around it, and the names of what it gives."""
+
+    graph: GraphProto
+    free: list[str]
+    after: list[str]
+    outputs: list[str]
+    own: list[str]
+
+
 _FIX = "give it a value with --fix NAME=VALUE"
 
 
@@ -515,6 +624,12 @@ def _alive(nodes: list[NodeProto], outputs: Sequence[str]) -> list[NodeProto]:
 
 def _mentioned(node: NodeProto) -> list[str]:
     return [i for i in node.input if i]
+
+
+def _tensor(dtype: np.dtype, shape: Sequence[int]) -> TypeProto:
+    from onnx import helper
+
+    return helper.make_tensor_type_proto(helper.np_dtype_to_tensor_dtype(dtype), list(shape))
 
 
 def _attribute(a: AttributeProto) -> Any:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -17,8 +16,10 @@ from tt_core.models.rewrites.graph import Graph, Node, Rewrite, RewriteError
 
 __all__ = ["Cell", "directions", "lstm", "operators", "unrolled"]
 
-STEPS_MOST = 1024
-"""Longest series that is unrolled; 100 steps take a minute to compile."""
+STEPS_MOST = 4
+"""Longest series that is unrolled; a longer one is a loop."""
+UNROLL_MOST = 1024
+"""The same where a loop cannot be compiled."""
 
 _ALPHA = {"affine": 1.0, "elu": 1.0, "hardsigmoid": 0.2, "leakyrelu": 0.01, "scaledtanh": 1.0, "thresholdedrelu": 1.0}
 _BETA = {"affine": 0.0, "hardsigmoid": 0.5, "scaledtanh": 1.0}
@@ -153,17 +154,12 @@ def directions(node: Node, g: Graph, cell: Callable[[int, str, bool], Cell], out
     if backwards is None:
         raise RewriteError(f"its direction must be forward, reverse or bidirectional, it is {which!r}")
     steps = g.shape(x)[0]
-    if steps > STEPS_MOST:
-        raise RewriteError(
-            f"it has {steps} steps, the longest series that is unrolled has {STEPS_MOST}: give a shorter one"
-            " with --shape and feed the states back"
-        )
     lasts, series = [], []
+    run = looped if steps > STEPS_MOST and (g.loops_allowed or steps > UNROLL_MOST) else unrolled
     for d, back in enumerate(backwards):
-        ys, states = unrolled(cell(d, x, back), steps, _lengths(node, g, steps), g)
-        if node.wants(0):  # rows one below the other, so that no step has an operator for its place
-            batch, hidden = g.shape(ys[0])
-            series.append(g.reshape(g.concat(ys, 0), (steps, 1, batch, hidden)))
+        y, states = run(cell(d, x, back), steps, _lengths(node, g, steps), g)
+        if node.wants(0):
+            series.append(g.reshape(y, (steps, 1, *g.shape(y)[1:])))
         lasts.append(states)
     found = [g.concat(series, 1) if node.wants(0) else ""]
     found += [g.concat([g.unsqueeze(s[i], 0) for s in lasts], 0) for i in range(outputs - 1)]
@@ -172,22 +168,45 @@ def directions(node: Node, g: Graph, cell: Callable[[int, str, bool], Cell], out
     return found[: len(node.outputs)]
 
 
-def unrolled(cell: Cell, steps: int, lengths: Any, g: Graph) -> tuple[list[str], tuple[str, ...]]:
-    """The output of every step in the series' order, and the last states.
+def unrolled(cell: Cell, steps: int, lengths: str | None, g: Graph) -> tuple[str, tuple[str, ...]]:
+    """The outputs (T, B, H) in the series' order, and the last states.
 
     With lengths (B,), a state stays as it is and an output is zero at the steps beyond the length.
     """
     pieces = [g.squeeze(p, 0) for p in g.split(cell.projected, [1] * steps, 0)]
     states, ys = cell.states, [""] * steps
     for t in range(steps - 1, -1, -1) if cell.backwards else range(steps):
-        new = cell.step(pieces[t], states)
-        ys[t] = new[0]
-        if lengths is not None:
-            within = g.unsqueeze(g.op("Less", np.array(t, np.int64), lengths), 1)
-            new = tuple(g.op("Where", within, n, s) for n, s in zip(new, states, strict=True))
-            ys[t] = g.op("Where", within, ys[t], np.array(0, g.dtype(ys[t])))
-        states = new
-    return ys, states
+        at = None if lengths is None else g.const([t], np.int64)
+        states, ys[t] = _stepped(cell, pieces[t], states, at, lengths, g)
+    batch, hidden = g.shape(ys[0])  # rows one below the other, so that no step has an operator for its place
+    return g.reshape(g.concat(ys, 0), (steps, batch, hidden)), states
+
+
+def looped(cell: Cell, steps: int, lengths: str | None, g: Graph) -> tuple[str, tuple[str, ...]]:
+    """What `unrolled` gives, by one function that loops over time."""
+    series = [cell.projected]
+    if lengths is not None:
+        series.append(g.const(np.arange(steps)[:, None], np.int64))
+
+    def step(states: list[str], slices: list[str]) -> tuple[tuple[str, ...], list[str]]:
+        after, y = _stepped(cell, slices[0], tuple(states), slices[1] if lengths is not None else None, lengths, g)
+        return after, [y]
+
+    states, (y,) = g.loop(steps, cell.states, series, step, cell.backwards)
+    return y, tuple(states)
+
+
+def _stepped(
+    cell: Cell, gates: str, states: tuple[str, ...], at: str | None, lengths: str | None, g: Graph
+) -> tuple[tuple[str, ...], str]:
+    """The states after a step, and its output; `at` (1,) is its place in the series."""
+    new = cell.step(gates, states)
+    y = new[0]
+    if at is not None:
+        within = g.unsqueeze(g.op("Less", at, lengths), 1)
+        new = tuple(g.op("Where", within, n, s) for n, s in zip(new, states, strict=True))
+        y = g.op("Where", within, y, np.array(0, g.dtype(y)))
+    return new, y
 
 
 def _lengths(node: Node, g: Graph, steps: int) -> str | None:

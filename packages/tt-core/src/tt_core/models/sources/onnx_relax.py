@@ -56,27 +56,35 @@ def to_relax(
         except ModelError as e:
             refused = e
     still = _with_shapes(model, fixed)
-    try:
-        written, graph = rewrites.apply(still, found, known)
-    except rewrites.RewriteError as e:
-        if refused is not None:
-            raise refused from e
-        at = "" if e.node is None else f" at the {e.node.op_type}, {_place(e.node, original)}"
-        raise ModelError(f"TVM cannot import {under}{at}: {e}") from e
-    if not graph.used and refused is None:
+    for loops in (True, False):
         try:
-            return _plain(model, original, fixed, source, under)
+            written, graph = rewrites.apply(still, found, known, loops)
+        except rewrites.RewriteError as e:
+            if refused is not None:
+                raise refused from e
+            at = "" if e.node is None else f" at the {e.node.op_type}, {_place(e.node, original)}"
+            raise ModelError(f"TVM cannot import {under}{at}: {e}") from e
+        if not graph.used and refused is None:
+            try:
+                return _plain(model, original, fixed, source, under)
+            except ModelError as e:
+                refused = e
+        slim = _as_slim_as_can_be(written)
+        try:
+            mod = _from_onnx(slim, original, fixed, source, under)
         except ModelError as e:
-            refused = e
+            if loops and graph.loops:  # a step that TVM does not take may be one with constants in its place
+                continue
+            raise refused or e from e
+        return Imported(slim, mod, True, tuple(graph.remarks))
+    raise AssertionError("the second pass returns or raises")
+
+
+def _as_slim_as_can_be(written: ModelProto) -> ModelProto:
     try:
-        slim = _slim(written, {})
+        return _slim(written, {})
     except Exception:  # onnxslim raises many types; it only makes the graph smaller
-        slim = written
-    try:
-        mod = _from_onnx(slim, original, fixed, source, under)
-    except ModelError as e:
-        raise refused or e from e
-    return Imported(slim, mod, True, tuple(graph.remarks))
+        return written
 
 
 def _plain(model: ModelProto, original: ModelProto, fixed: Shapes, source: str, under: str) -> Imported:
@@ -121,9 +129,14 @@ _MICROSOFT = {"Attention", "BiasGelu", "EmbedLayerNormalization", "FastGelu", "S
 def _from_onnx(slim: ModelProto, original: ModelProto, fixed: Shapes, source: str, under: str) -> tvm.IRModule:
     from tvm.relax.frontend.onnx import from_onnx
 
+    from tt_core.models.sources.onnx_loops import importing_loops
+
     _refuse_unsupported(slim, original, source)
     try:
-        with redirect_stdout(io.StringIO()):  # the importer prints what it fails at, many lines of it
+        with (
+            importing_loops(),
+            redirect_stdout(io.StringIO()),
+        ):  # the importer prints what it fails at, many lines of it
             return from_onnx(slim, shape_dict={n: list(s) for n, s in fixed.items()}, keep_params_in_input=False)
     except Exception as e:
         node = _node_in_hand(e)
@@ -131,7 +144,7 @@ def _from_onnx(slim: ModelProto, original: ModelProto, fixed: Shapes, source: st
         raise ModelError(f"TVM cannot import {under}{where}: {summary(e)}{'' if node is None else _ADVICE}") from e
 
 
-_DOMAINS = ("", "ai.onnx", "com.microsoft")
+_DOMAINS = ("", "ai.onnx", "com.microsoft", "tt")
 _ADVICE = (
     "; export the model so that it does without, e.g. with another opset, or cut it there (onnx.utils.extract_model)"
     " and tune the rest"
@@ -142,7 +155,7 @@ def _refuse_unsupported(slim: ModelProto, original: ModelProto, source: str) -> 
     """Name every operator that TVM's importer has no conversion for, and its first node in the user's file."""
     from tvm.relax.frontend.onnx.onnx_frontend import _get_convert_map
 
-    supported = {*_get_convert_map(), "If", "Constant"}
+    supported = {*_get_convert_map(), "If", "Constant", rewrites.LOOP}
     lacking = [n for n in rewrites.nodes(slim.graph) if n.op_type not in supported or n.domain not in _DOMAINS]
     first: dict[str, NodeProto] = {}
     for node in sorted(lacking, key=lambda n: _number(n, original) or 0):
