@@ -146,7 +146,7 @@ def latencies(name: str, path: Path, shapes: Any, fix: Any, folder: Path, minute
     ours: list[float] = []
     theirs: list[float] = []
     for _ in range(12):
-        ours += runner.time(inputs, 0.5)
+        ours += runner.time(inputs, 0.5).seconds
         session.run(None, inputs)
         end = time.perf_counter() + 0.5
         while time.perf_counter() < end:

@@ -10,6 +10,7 @@ from tt_core.compiler import backend as module
 from tt_core.compiler import lower
 from tt_core.compiler.arrays import compare, random_array
 from tt_core.compiler.backend import TvmBackend, TvmCandidate
+from tt_core.compiler.runtime import Timed
 from tt_core_fakes import FakePrograms, with_space
 from tt_spec import Knob, Space
 from tvm import te
@@ -267,14 +268,17 @@ def test_random_integers_stay_below_their_bound_and_their_types_largest():
 def test_a_model_longer_than_a_round_of_the_race_does_not_warm_up_again(monkeypatch, each_s, warm):
     told = []
 
-    class Timed:
+    class Loaded:
         def __init__(self, path):
             self.path = path
 
-        def time(self, inputs, seconds, least=3, warm=True):
-            told.append((self.path, least, warm))
-            return [each_s] * least
+        def probe(self):
+            return None
 
-    monkeypatch.setattr("tt_core.compiler.backend.Runner", Timed)
+        def time(self, inputs, seconds, least=3, warm=True, state_s=None):
+            told.append((self.path, least, warm))
+            return Timed([each_s] * least, None)
+
+    monkeypatch.setattr("tt_core.compiler.backend.Runner", Loaded)
     assert TvmBackend().race_models(["a", "b"], {}, 6.0, 10) == [[each_s] * 10] * 2
     assert told == [("a", 3, True), ("b", 3, True), *[("a", 1, warm), ("b", 1, warm)] * 9]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import heapq
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -142,17 +143,21 @@ def _told(
 ) -> Run:
     number = {p.task.key: i for i, p in enumerate(parts)}
     weights = np.array([p.task.weight for p in parts])
-    held: list[list[tuple[float, float]]] = [[] for _ in parts]
+    held: list[dict[bytes, tuple[float, float]]] = [{} for _ in parts]
     truth, least = np.full(len(parts), np.inf), np.full(len(parts), np.inf)
     t, task, seen, trues, found = [], [], [], [], []
     for m in measured:
         i = number[m.task_key]
         if m.seconds:
-            at = parts[i].index.get(token(m.config))
+            at = parts[i].index.get(name := token(m.config))
             known = m.latency_s if at is None else float(parts[i].latency[at])
-            held[i] = sorted([*held[i], (m.latency_s, known)])[:4]
-            truth[i] = min(b for a, b in held[i] if a <= 1.1 * held[i][0][0])
+            held[i][name] = m.latency_s, known
+            best = heapq.nsmallest(4, held[i].values())
+            truth[i] = min(b for a, b in best if a <= 1.1 * best[0][0])
             least[i] = min(least[i], known)
+        if m.origin == "again":  # a second look is no trial; it belongs to the trial before
+            t[-1], trues[-1] = round(m.at - began, 6), _finite(float(weights @ truth))
+            continue
         t.append(round(m.at - began, 6))
         task.append(i)
         seen.append(m.latency_s if m.seconds else None)

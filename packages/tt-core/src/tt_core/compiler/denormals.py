@@ -10,7 +10,11 @@ Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, 
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import tvm
@@ -19,7 +23,7 @@ from tvm import relax
 if TYPE_CHECKING:
     from tvm.target import Target
 
-__all__ = ["MODE", "VARIABLE", "flush", "flush_here", "restore", "wanted"]
+__all__ = ["MODE", "VARIABLE", "flush", "flushed", "restore", "wanted"]
 
 VARIABLE = "TT_DENORMALS"
 """Environment variable; "keep" leaves denormals as they are."""
@@ -75,12 +79,30 @@ def wanted(target: Target) -> bool:
     return triple.split("-")[0] in ("x86_64", "amd64")
 
 
-def flush_here(target: Target) -> None:
-    """Denormals are zero from now on in this thread of this process and in the threads of its pool."""
-    if wanted(target):
-        func = tvm.script.from_source(_FLUSH).with_attr("global_symbol", "main")
-        library = tvm.tirx.build(tvm.IRModule({"main": func}), target=target)
-        library["main"](tvm.runtime.empty((1,), "int32"))
+@contextmanager
+def flushed(target: str) -> Iterator[None]:
+    """Denormals are zero in this thread meanwhile; in the threads of this process's pool from now on.
+
+    Args:
+        target: JSON of one that is `wanted`.
+    """
+    flush, back = _compiled(target)
+    before = tvm.runtime.empty((1,), "int32")
+    flush(before)
+    try:
+        yield
+    finally:
+        back(before, before)
+
+
+@lru_cache(maxsize=8)
+def _compiled(target: str) -> tuple[Callable[..., object], Callable[..., object]]:
+    """What flushes, and what restores, for a target's JSON."""
+    found = []
+    for source in (_FLUSH, _RESTORE):
+        func = tvm.script.from_source(source).with_attr("global_symbol", "main")
+        found.append(tvm.tirx.build(tvm.IRModule({"main": func}), target=tvm.target.Target(json.loads(target)))["main"])
+    return found[0], found[1]
 
 
 def flush(builder: relax.BlockBuilder) -> relax.Expr:
