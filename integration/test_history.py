@@ -57,13 +57,17 @@ def test_the_log_agrees_with_the_history_and_the_result(tuned):
     ]
     measured = [m for e in lines if e["event"] == "batch_measured" for m in e["results"]]
     with closing(sqlite3.connect(folder / "tt.db")) as db:
-        kept = db.execute("select config, error from measurements where run_id = ?", [log.stem]).fetchall()
-        (best,) = db.execute("select min(median_s) from measurements where run_id = ?", [log.stem]).fetchone()
+        of = "from measurements where run_id = ? and origin != 'again'"
+        kept = db.execute(f"select config, error {of}", [log.stem]).fetchall()
     with closing(SqliteStore(folder / "tt.db")) as store:
-        seconds = [m.seconds for m in store.query() if m.run_id == log.stem]
+        mine = [m for m in store.query() if m.run_id == log.stem]
+    seconds = [m.seconds for m in mine if m.origin != "again"]
+    again = [list(m.seconds) for m in mine if m.origin == "again"]
+    latest = {m.config: m.latency_s for m in mine}
     assert [(m["config"], m["error"]) for m in measured] == [(json.loads(c), e) for c, e in kept]
     assert [tuple(m["seconds"]) for m in measured] == seconds
-    assert stopped["tasks"][0]["best_s"] == best
+    assert [a["seconds"] for e in lines for a in e.get("info", {}).get("again", [])] == again
+    assert stopped["tasks"][0]["best_s"] == min(latest.values())
 
 
 def newer(path: Path) -> None:
@@ -124,7 +128,7 @@ def test_a_disk_that_fills_in_the_middle_costs_nothing_measured_before(tmp_path)
     assert (tmp_path / "m.so").exists() and (tmp_path / "m.so.json").exists()
     with closing(sqlite3.connect(tmp_path / "tt.db")) as db:
         assert db.execute("pragma integrity_check").fetchall() == [("ok",)]
-        (kept,) = db.execute("select count(*) from measurements").fetchone()
+        (kept,) = db.execute("select count(*) from measurements where origin != 'again'").fetchone()
     assert 0 < kept < 100
     assert f"; {kept} trials in " in done.stdout
 
@@ -142,7 +146,8 @@ def test_a_run_that_has_no_log_is_one_line(tmp_path):
 def test_upkeep_is_part_of_tt(tuned, tmp_path):
     shutil.copy(tuned[0] / "tt.db", tmp_path / "tt.db")
     found = json.loads(tt(tmp_path, "history", "stats", "--json").stdout)
-    assert (found["rows"] - found["failures"].get("invalid", 0), found["runs"], found["tasks"]) == (14, 2, 1)
+    assert found["rows"] - found["failures"].get("invalid", 0) >= 14  # with second looks
+    assert (found["runs"], found["tasks"]) == (2, 1)
     (task,) = json.loads(tt(tmp_path, "history", "tasks", "--json").stdout)
     assert len(task["workload"]) == 16 and task["rows"] == 14
     with closing(SqliteStore(tmp_path / "tt.db")) as store:

@@ -42,7 +42,7 @@ def test_ctrl_c_keeps_everything_and_writes_the_best_so_far(tmp_path):
     result = events(out)[-1]
     assert result["reason"] == "interrupted"
     kept = sqlite3.connect(tmp_path / "tt.db").execute(
-        "select count(*) from measurements where error is null or error != 'invalid'"
+        "select count(*) from measurements where error is not 'invalid' and origin != 'again'"
     )
     assert kept.fetchone()[0] == result["trials"]
     assert (tmp_path / "c.so").exists()
@@ -62,7 +62,9 @@ def test_kill_9_loses_nothing_reported_and_leaves_no_worker(tmp_path):
     assert not alive, f"workers still alive: {alive}"
     with sqlite3.connect(tmp_path / "tt.db") as db:
         assert db.execute("pragma integrity_check").fetchone()[0] == "ok"
-        rows = db.execute("select config from measurements where error is null or error != 'invalid'").fetchall()
+        rows = db.execute(
+            "select config from measurements where error is not 'invalid' and origin != 'again'"
+        ).fetchall()
     assert len(rows) >= reported
 
     replay = [sys.executable, "-m", "tt_core", "history", "replay"]
@@ -79,7 +81,9 @@ def test_kill_9_loses_nothing_reported_and_leaves_no_worker(tmp_path):
     result = events(done.stdout)[-1]
     assert result["restored"] == len(rows)
     with sqlite3.connect(tmp_path / "tt.db") as db:
-        after = db.execute("select config from measurements where error is null or error != 'invalid'").fetchall()
+        after = db.execute(
+            "select config from measurements where error is not 'invalid' and origin != 'again'"
+        ).fetchall()
     assert len(after) == len(rows) + 8
     assert len(set(after)) == len(after)
     assert time.monotonic() - started < 120

@@ -144,8 +144,8 @@ def test_a_model_that_is_faster_untuned_ships_untuned(ready, pipeline, tmp_path,
     assert shipped.untuned == ((pipeline.task.name,) if untuned else ())
     assert shipped.after_s == pytest.approx(1e-3 if untuned else after)
     assert any("untuned" in text for text in said) == untuned
-    assert digest(tmp_path / "m.so") == here.ran[0], "what ships is the file that was verified"
-    assert (here.ran[0] == here.ran[1]) == untuned
+    assert digest(tmp_path / "m.so") == here.ran[-1], "what ships is the file that was verified"
+    assert len(here.ran) == (1 if untuned else 2)
     sidecar = json.loads((tmp_path / "m.so.json").read_text())
     assert (sidecar["tasks"][0]["knobs"] is None) == untuned
     assert sidecar["latency_after_s"] == shipped.after_s and shipped.verified
@@ -156,6 +156,7 @@ def test_the_untuned_program_takes_part_and_a_hopeless_one_is_timed_once(pipelin
     backend.open(pipeline.task)
     rows = np.stack([row for row, _ in pipeline.top(2)])
     assert [len(s) for s in backend.race(pipeline.task, rows, 3, 0.01, True)[:2]] == [3, 3]
+    monkeypatch.setattr(TvmBackend, "gauge", lambda self, task: None)  # no window is made again
     slow = backend._open[pipeline.task.key].untuned()
     runs = {True: 0, False: 0}
 

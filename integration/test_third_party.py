@@ -13,6 +13,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tt_spec.testing import cases, contract_for
 
@@ -75,12 +76,19 @@ def test_its_pieces_tune_an_operator_and_its_listener_writes_every_measurement(p
 
     with (tmp_path / "trials.csv").open(newline="") as file:
         lines = list(csv.DictReader(file))
-    kept = sqlite3.connect(tmp_path / "tt.db").execute("select config, error from measurements").fetchall()
+    kept = (
+        sqlite3.connect(tmp_path / "tt.db")
+        .execute("select config, error from measurements where origin != 'again'")
+        .fetchall()
+    )
     written = sorted((tuple(map(int, x["config"].split())), x["error"] or None) for x in lines)
     assert written == sorted((tuple(json.loads(config)), error) for config, error in kept)
     assert {x["origin"] for x in lines if not x["error"]} == {"random", "search"}
     assert all(float(x["latency_s"]) > 0 for x in lines if not x["error"])
-    assert min(float(x["latency_s"]) for x in lines if x["latency_s"]) == batches[-1]["best_s"]
+    seconds = {tuple(map(int, x["config"].split())): float(x["latency_s"]) for x in lines if x["latency_s"]}
+    for batch in batches:
+        seconds |= {tuple(a["config"]): float(np.median(a["seconds"])) for a in batch["info"].get("again", [])}
+    assert min(seconds.values()) == batches[-1]["best_s"]
 
     sidecar = json.loads((tmp_path / "m.so.json").read_text())
     assert sidecar["recipe"]["searcher"] == {"piece": "hillclimb", "steps": 2}

@@ -2,7 +2,7 @@
 
     hatch run alone                    # all packages, the newest versions of what they need
     hatch run alone tt-spec tt-search  # some of them
-    hatch run alone --oldest           # the oldest versions that they declare
+    hatch run alone --oldest           # the oldest versions that they declare; tests marked `slow` too
 
 The tests run on a copy outside the source tree, so that they find what the wheel holds and no more. Beside the package
 they may use the group `test` of its `[dependency-groups]`. Our other packages come from wheels built in the same run,
@@ -151,6 +151,8 @@ class Run:
             [UV, "pip", "list", "--python", folder / "python"],
         )
         settings = ["-c", ROOT / "pyproject.toml", "--rootdir", copy.parent, "-p", "no:cacheprovider"]
+        if suite.parent.name != "integration" and not options.oldest:
+            settings += ["-m", "not slow"]  # `hatch run test` has them with the same versions of everything
         self._step("tests", [folder / "pytest", *settings, *choice, copy / suite.name], cwd=copy)
         if self.passed:
             self.result = self.log.read_text().splitlines()[-1].split(" in ")[0]

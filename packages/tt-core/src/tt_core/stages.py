@@ -96,6 +96,9 @@ class Stages:
         minutes: Of the whole run; None where only trials bound it.
         say: Told one line a stage.
         began: When the minutes began to count, by the clock; None is now.
+
+    Attributes:
+        said: The lines so far, for a log that opens later.
     """
 
     def __init__(
@@ -104,6 +107,7 @@ class Stages:
         self.clock, self.minutes, self.say = clock, minutes, say
         self.began = clock.now() if began is None else began
         self.done: list[dict[str, Any]] = []
+        self.said: list[str] = []
         self.heard: Callable[..., None] = lambda event, **what: None
 
     def hear(self, emit: Callable[..., None]) -> None:
@@ -130,7 +134,8 @@ class Stages:
     def stage(self, name: str, text: str = "") -> Iterator[None]:
         """A stage of that name; `text` is said of it with what remains."""
         if text:
-            self.say(f"{text}{self.remaining()}")
+            self.said.append(f"{text}{self.remaining()}")
+            self.say(self.said[-1])
         began = self.clock.now()
         try:
             yield

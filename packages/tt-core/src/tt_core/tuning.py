@@ -239,6 +239,8 @@ class _Run:
         where = folder(self.request.history) if log else None
         self.log = EventLog(where and where / f"{self.about['run_id']}.jsonl", self.stages.clock, say)
         stack.callback(self.log.close)
+        for text in self.stages.said:
+            self.log.note(text)
         self.stages.say = self.note
         for text in self.ready.model.notes:
             self.note(text)

@@ -75,7 +75,7 @@ def stats(store: SqliteStore, clock: Clock | None = None) -> dict[str, Any]:
         counted = (
             "SELECT device, count(*) FROM measurements GROUP BY device"
             if old
-            else "SELECT device, sum(trials + invalid) FROM places GROUP BY device HAVING sum(trials + invalid) > 0"
+            else "SELECT p.device, count(*) FROM records r JOIN places p ON p.id = r.place GROUP BY p.device"
         )
         devices = dict(db.execute(counted))
         (tasks,) = db.execute(
@@ -234,7 +234,7 @@ def vacuum(store: SqliteStore, dry_run: bool = False) -> dict[str, Any]:
 
 
 def _count(db: sqlite3.Connection) -> int:
-    return db.execute("SELECT coalesce(sum(trials + invalid), 0) FROM places").fetchone()[0]
+    return db.execute("SELECT count(*) FROM records").fetchone()[0]
 
 
 @contextmanager

@@ -122,6 +122,7 @@ class SqliteStore:
         """Keep the tasks with workload, payload and spaces; the last name of a key counts. Rows of a space that is kept
         need no knobs of their own, so tell tasks before their measurements."""
         with self.transaction() as (db, layout):
+            db.execute("UPDATE runs SET reason = reason WHERE 0")  # no tasks ask too whether the file can be written
             layout.remember(db, tasks)
 
     def task(self, key: str) -> Task | None:

@@ -163,6 +163,9 @@ _REMARKS = 4096
 """Remarks whose ids are kept in memory."""
 
 _PLACE = ("task_key", "space_key", "device")
+AGAIN = "again"
+"""Origin of a row's later timings in one run, which are no trials."""
+
 _CONTEXT = ("origin", "run_id", "versions", "costs")
 
 
@@ -241,7 +244,7 @@ class Version2:
             count = counts.get(place)
             if count is None:
                 count = counts[place] = [0, 0, 0, last, last, raw.at]
-            count[0] += raw.error != "invalid"
+            count[0] += raw.error != "invalid" and raw.origin != AGAIN
             count[1] += raw.error is not None and raw.error != "invalid"
             count[2] += raw.error == "invalid"
             count[4], count[5] = last, max(count[5], raw.at)
@@ -303,7 +306,8 @@ class Version2:
         counted = {
             row[0]: row[1:]
             for row in db.execute(  # the plus: a scan and a sort, not a look-up for each record
-                "SELECT place, count(*) - coalesce(sum(error IS 'invalid'), 0),"
+                f" WITH again AS (SELECT id FROM contexts WHERE origin = '{AGAIN}') "
+                "SELECT place, count(*) - coalesce(sum(error IS 'invalid' OR context IN again), 0),"
                 " coalesce(sum(error IS NOT NULL AND error IS NOT 'invalid'), 0),"
                 " coalesce(sum(error IS 'invalid'), 0), min(id), max(id), max(at)"
                 f" FROM records{one} GROUP BY +place"
