@@ -11,6 +11,7 @@ from tt_core.compiler import lower
 from tt_core.compiler.arrays import compare, random_array
 from tt_core.compiler.backend import TvmBackend, TvmCandidate
 from tt_core.compiler.runtime import Timed
+from tt_core.compiler.seat import Seat
 from tt_core_fakes import FakePrograms, with_space
 from tt_spec import Knob, Space
 from tvm import te
@@ -165,7 +166,7 @@ def halves(wrong: bool) -> tvm.IRModule:
 @pytest.mark.parametrize("wrong", [False, True])
 def test_every_output_of_a_program_is_checked(wrong):
     cpu = target.resolve({"kind": "llvm", "num-cores": 1})
-    work = module._Workload(halves(False), cpu, None)
+    work = module._Workload(halves(False), cpu, None, Seat())
     why = TvmCandidate(work, work.compile(halves(wrong)), 0.0).check()
     assert (why is not None and "output 0" in why and "1.00e-02" in why) if wrong else why is None
 
@@ -176,7 +177,9 @@ def test_integers_given_to_a_program_index_what_is_there():
         table, ids = te.placeholder((rows, 4), name="table"), te.placeholder((64,), "int32", name="ids")
         taken = te.compute((64, 4), lambda i, j: table[ids[i], j], name="taken")  # noqa: B023
         func = te.create_prim_func([table, ids, taken]).with_attr("global_symbol", "main")
-        work = module._Workload(tvm.IRModule({"main": func}), target.resolve({"kind": "llvm", "num-cores": 1}), None)
+        work = module._Workload(
+            tvm.IRModule({"main": func}), target.resolve({"kind": "llvm", "num-cores": 1}), None, Seat()
+        )
         table, ids, _ = (a.numpy() for a in work.arguments())
         assert most // 2 <= ids.max() <= most
         np.testing.assert_array_equal(work.reference()[0], table[ids])

@@ -230,6 +230,23 @@ def test_the_backend_may_say_how_many_threads(tmp_path):
         assert pool.threads() == 17
 
 
+def test_workers_know_their_number_and_a_successor_takes_it(pool):
+    def numbers():
+        pool._ready().revive()
+        while pool._team.busy():
+            pool._team.pump()
+        jobs = [pool._team.submit(p, "call", None, "place", (), False, 10.0) for p in pool._team.processes]
+        while pool._team.busy():
+            pool._team.pump()
+        return sorted(job.ending.value for job in jobs)
+
+    assert numbers() == [0, 1]
+    os.kill(workers_of(pool)[0], signal.SIGKILL)
+    assert gone(workers_of(pool)[:1])
+    pool._team.processes[0].bury()
+    assert numbers() == [0, 1]
+
+
 def test_call(pool, tmp_path):
     log = tmp_path / "log"
     stream = pool.measure(wild.task(log), np.array([wild.row("build-raise", 1, 0), *oks(20, first=1)]), Bar())

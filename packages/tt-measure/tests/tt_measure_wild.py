@@ -128,6 +128,9 @@ class Backend:
     def threads(self) -> int:
         return int(os.environ["TVM_NUM_THREADS"])
 
+    def place(self) -> int:
+        return int(os.environ["TT_WORKER"])
+
     def lambda_(self) -> object:
         return lambda: 0
 

@@ -70,9 +70,12 @@ class Process:
         number: Of its first job, the start.
         hello: What `Worker.do_start` needs.
         threads: What TVM and OpenMP may use in it; set before anything is imported.
+        place: Its number among the pool's workers, told by the environment variable `TT_WORKER`: a backend may
+            choose a processor by it.
     """
 
-    def __init__(self, number: int, hello: dict[str, Any], threads: int) -> None:
+    def __init__(self, number: int, hello: dict[str, Any], threads: int, place: int = 0) -> None:
+        self.place = place
         self.conn, theirs = Pipe(duplex=True)
         self.log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
         fcntl.fcntl(self.log, fcntl.F_SETFL, fcntl.fcntl(self.log, fcntl.F_GETFL) | os.O_APPEND)
@@ -80,7 +83,8 @@ class Process:
         tied = threading.current_thread() is threading.main_thread()
         safe = ["-P"] if sys.version_info >= (3, 11) else []
         command = [sys.executable, "-u", *safe, "-m", "tt_measure.worker", str(theirs.fileno()), str(os.getpid())]
-        env = {**os.environ, "TVM_NUM_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)}
+        counts = {"TVM_NUM_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)}
+        env = {**os.environ, **counts, "TT_WORKER": str(place)}
         self.popen = subprocess.Popen(
             [*command, str(int(tied))],
             env=env,

@@ -44,7 +44,8 @@ class Team:
         self._base = {p: b for p, b in self._base.items() if not p.lost}
         while len(self.processes) < self.size:
             self._jobs += 1
-            p = Process(self._jobs, self.hello, self.threads)
+            place = min(set(range(self.size)) - {q.place for q in self.processes})
+            p = Process(self._jobs, self.hello, self.threads, place)
             self.processes.append(p)
             if p.job is not None:
                 self._starting[p] = p.job

@@ -22,6 +22,7 @@ from tt_core.compiler.lower import unpack
 from tt_core.compiler.peak import probe
 from tt_core.compiler.primfunc import outputs, parameter_bound
 from tt_core.compiler.runtime import Runner
+from tt_core.compiler.seat import Seat
 
 if TYPE_CHECKING:
     from tvm.target import Target
@@ -55,6 +56,7 @@ class TvmBackend:
     def __init__(self) -> None:
         self._open: dict[str, _Workload] = {}
         self._plugins: Plugins | None = None
+        self._seat = Seat()
 
     def open(self, task: Task) -> None:
         if task.key in self._open:
@@ -67,9 +69,10 @@ class TvmBackend:
                 f"task {task.name}: this process derives space {programs.space.key}, the task was made with"
                 f" {task.space.key}; both must run the same version of tt-space and TVM"
             )
-        self._open[task.key] = _Workload(mod, target, programs)
+        self._open[task.key] = _Workload(mod, target, programs, self._seat)
 
     def realise(self, task: Task, codes: np.ndarray) -> Realised:
+        self._seat.build()
         work = self._open[task.key]
         rows, why = np.array(codes, dtype=np.int64), []
         for i, row in enumerate(codes):
@@ -83,6 +86,7 @@ class TvmBackend:
         return Realised(rows, tuple(why))
 
     def features(self, task: Task, codes: np.ndarray) -> tuple[Statements, np.ndarray]:
+        self._seat.build()
         work = self._open[task.key]
         schedules, ok = [], np.zeros(len(codes), dtype=bool)
         for i, row in enumerate(codes):
@@ -99,6 +103,7 @@ class TvmBackend:
         return concat_statements(parts), ok
 
     def build(self, task: Task, row: np.ndarray) -> TvmCandidate:
+        self._seat.build()
         work = self._open[task.key]
         start = time.perf_counter()
         schedule = work.schedule(row)
@@ -115,6 +120,7 @@ class TvmBackend:
         work = self._open[task.key]
         if str(work.target.kind.name) != "llvm":
             return None
+        self._seat.run()
         return probe(work.about)()
 
     def loaded(self, module: str) -> bool:
@@ -172,6 +178,7 @@ class TvmBackend:
         models so short that they would hold more than `ENOUGH` executions are cut, to a sixth at most; one execution
         of a model that takes longer than a round needs no other to warm up.
         """
+        self._seat.run()
         runners, share = [Runner(path) for path in paths], seconds / rounds / len(paths)
         probe = runners[0].probe()
         state_s = None if probe is None else state(probe)
@@ -187,6 +194,7 @@ class TvmBackend:
 
     def run_model(self, path: str, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
         """Outputs of a deployed library."""
+        self._seat.run()
         return Runner(path)(inputs)
 
 
@@ -227,8 +235,8 @@ class TvmCandidate:
 class _Workload:
     """An open task: its space and what all its candidates share."""
 
-    def __init__(self, mod: tvm.IRModule, target: Target, programs: Workload) -> None:
-        self.mod, self.target, self.programs = mod, target, programs
+    def __init__(self, mod: tvm.IRModule, target: Target, programs: Workload, seat: Seat) -> None:
+        self.mod, self.target, self.programs, self.seat = mod, target, programs, seat
         self.about, self._zeros = str(target), wanted(target)
         self._schedules: OrderedDict[bytes, tvm.s_tir.Schedule] = OrderedDict()
         self._arguments: list[tvm.runtime.Tensor] | None = None
@@ -240,7 +248,8 @@ class _Workload:
         self.sync = (lambda: None) if kind in ("llvm", "c") else self.device.sync
 
     def zeros(self) -> AbstractContextManager[None]:
-        """Denormals are zero meanwhile, as they are in a deployed model."""
+        """Denormals are zero meanwhile, as they are in a deployed model, and this thread is where the pool is not."""
+        self.seat.run()
         return flushed(self.about) if self._zeros else nullcontext()
 
     def schedule(self, row: np.ndarray) -> tvm.s_tir.Schedule:

@@ -1,0 +1,80 @@
+"""The processor that a worker's main thread works on.
+
+Two workers that build at once were seen on one processor of two while the other one idled. And TVM binds the threads of
+its pool to processors, all but the main thread, which may find itself on one of those when a program runs on all of
+them. So a worker builds on a processor of its own, and runs programs on those that the pool leaves.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Set
+from pathlib import Path
+
+__all__ = ["WORKER", "Seat"]
+
+WORKER = "TT_WORKER"
+"""Environment variable: a worker's number among those of its pool; without it nobody is moved."""
+
+
+TASKS = Path("/proc/self/task")
+"""Linux's folder with an entry for each thread of this process."""
+
+
+class Seat:
+    """Moves the main thread of this process between processors.
+
+    Args:
+        processors: That the process may use; None is asked of the system.
+        worker: The worker's number; None is what `WORKER` says.
+        tasks: Folder with an entry for each thread of the process.
+    """
+
+    def __init__(
+        self,
+        processors: Collection[int] | None = None,
+        worker: int | None = None,
+        tasks: Path = Path("/proc/self/task"),
+    ) -> None:
+        if processors is None:
+            processors = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
+        number = os.environ.get(WORKER, "")
+        self.processors, self.tasks = sorted(processors), tasks
+        self.worker = int(number) if worker is None and number.isdigit() else worker
+        self._left: Set[int] = frozenset()
+        self._at: Set[int] = frozenset(self.processors)
+
+    def build(self) -> None:
+        """Take a processor of its own."""
+        if self._moves:
+            assert self.worker is not None
+            self._move({self.processors[self.worker % len(self.processors)]})
+
+    def run(self) -> None:
+        """Take the processors that no thread of the pool is bound to; all, where none is left or there is none yet."""
+        if self._moves:
+            self._left = self._left or set(self.processors) - self._bound()
+            self._move(self._left or set(self.processors))
+            if len(self._left) == len(self.processors):  # the pool may come with the first program
+                self._left = frozenset()
+
+    @property
+    def _moves(self) -> bool:
+        return self.worker is not None and len(self.processors) > 1 and os.environ.get("TVM_BIND_THREADS") != "0"
+
+    def _bound(self) -> set[int]:
+        """Processors to which another thread is bound alone."""
+        bound: set[int] = set()
+        for task in self.tasks.iterdir():
+            try:
+                allowed = os.sched_getaffinity(int(task.name))
+            except (OSError, ValueError):  # it ended meanwhile
+                continue
+            if int(task.name) != os.getpid() and len(allowed) == 1:
+                bound |= allowed
+        return bound
+
+    def _move(self, to: Set[int]) -> None:
+        if to != self._at:
+            os.sched_setaffinity(0, to)
+            self._at = frozenset(to)
