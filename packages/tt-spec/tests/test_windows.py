@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tt_spec import Reference, Seen, Windows
 from tt_spec.testing.machine import TwoStates
+from tt_spec.windows import MOST
 
 STEADY = (1e9, 1e-9)
 
@@ -61,6 +62,12 @@ def test_without_a_window_that_counts_the_others_do_corrected_by_what_the_probe_
     noise = w.noise()
     assert noise.slowdown == pytest.approx(1.8) and noise.discarded == 0 and noise.windows >= 5
     assert not w.seen().met and w.seen().sensitivity is None
+
+
+def test_a_probe_that_was_interrupted_is_no_state_to_correct_for():
+    run, probe = scripted([20.0], each_s=1e-3)
+    w = Windows(run, probe, 1e-4, most_s=0.001)
+    assert w(3) == pytest.approx(20e-3 / MOST) and w.noise().slowdown == pytest.approx(20)
 
 
 def test_what_was_spent_in_vain_is_bounded_over_all_calls():

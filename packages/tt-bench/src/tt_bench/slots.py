@@ -66,7 +66,8 @@ def section_slots(slots: Sequence[Given], tasks: Sequence[str], seconds: float) 
     made, (ax,) = pictures.grid(1, 7.5, max(2.0, 0.16 * len(tasks) + 0.9))
     row = {name: i for i, name in enumerate(tasks)}
     shown = [s for s in slots if s.task in row]
-    gains = np.array([1e3 * (s.realised_s or 0.0) for s in shown])
+    # less than nothing where a lucky leader lost its place
+    gains = np.array([1e3 * max(s.realised_s or 0.0, 0.0) for s in shown])
     size = 12 + 90 * gains / max(gains.max(initial=0.0), 1e-12)
     (dots,) = [ax.scatter([s.number for s in shown], [row[s.task] for s in shown], s=size, color="#0072B2", alpha=0.7)]
     dots.set_gid("slots")

@@ -19,6 +19,10 @@ SHARE = 0.15
 apart, and a quiet machine's readings within 5 %."""
 
 
+MOST = 3.0
+"""A timing is corrected for a slowdown of so much at most: a probe that takes longer was interrupted."""
+
+
 @dataclass(frozen=True)
 class Seen:
     """The states that one candidate's timing met.
@@ -115,7 +119,8 @@ class Windows:
     A probe runs right before and after each window. If either differs from the reference by more than `SHARE`, the
     window does not count and is made again, and no window begins before the probe is as ever. That goes on until
     `most_s` were spent on probes and windows in vain, over all calls. A candidate that met no window that counts by
-    then is judged by the others: the seconds that it took, divided by `slowdown ** sensitivity`.
+    then is judged by the others: the seconds that it took, divided by `slowdown ** sensitivity`, a
+    slowdown of `MOST` at most.
 
     Windows grow while they count, up to `longest_s`, so that a steady machine spends little on probes, and shrink when
     they do not.
@@ -234,7 +239,7 @@ class _Window:
         return math.sqrt(self.before * self.after)
 
     def corrected(self, sensitivity: float) -> _Window:
-        return _Window(self.seconds / self.slowdown**sensitivity, self.size, 1.0, 1.0)
+        return _Window(self.seconds / min(self.slowdown, MOST) ** sensitivity, self.size, 1.0, 1.0)
 
 
 def _steadiest(windows: list[_Window]) -> list[_Window]:
