@@ -156,7 +156,7 @@ def test_the_untuned_program_takes_part_and_a_hopeless_one_is_timed_once(pipelin
     backend.open(pipeline.task)
     rows = np.stack([row for row, _ in pipeline.top(2)])
     assert [len(s) for s in backend.race(pipeline.task, rows, 3, 0.01, True)[:2]] == [3, 3]
-    monkeypatch.setattr(TvmBackend, "gauge", lambda self, task: None)  # no window is made again
+    monkeypatch.setattr(TvmBackend, "_probe", lambda self, task: None)  # no window is made again
     slow = backend._open[pipeline.task.key].untuned()
     runs = {True: 0, False: 0}
 

@@ -46,8 +46,19 @@ def test_a_pool_that_comes_later_is_seen(moves, tmp_path):
     seat.build()
     seat.run()  # its threads are started by the first program
     bound[71] = {1}
+    seat.build()
     seat.run()
-    assert made == [{1}, {0, 1}, {0}]
+    assert made == [{1}, {0, 1}, {1}, {0}]
+
+
+def test_threads_are_looked_at_once_for_all_programs_of_a_batch(moves, tmp_path, monkeypatch):
+    seat, looks = Seat({0, 1}, 0, tasks(tmp_path, 71)), []
+    monkeypatch.setattr(seat, "_bound", lambda: looks.append(1) or set())
+    for _ in range(2):
+        seat.build()
+        for _ in range(9):
+            seat.run()
+    assert len(looks) == 2
 
 
 def test_a_pool_on_every_processor_leaves_all(moves, tmp_path):

@@ -420,6 +420,18 @@ def test_a_task_that_the_probe_tells_nothing_of_is_timed_as_it_comes(tmp_path):
     assert found.noise is None and found.error is None
 
 
+def test_a_probe_that_kills_its_worker_costs_no_row_and_is_not_tried_again(tmp_path):
+    task, codes = wild.task(tmp_path / "log"), np.array(oks(6))
+    with make(tmp_path, "Crashing") as pool:
+        workers = []
+        for _ in range(2):
+            found = list(pool.measure(task, codes, Bar()))
+            assert sorted(m.config for m in found) == sorted(map(tuple, codes.tolist()))
+            assert all(m.error is None and m.noise is None for m in found)
+            workers.append(workers_of(pool))
+    assert workers[0] == workers[1]
+
+
 def test_the_fastest_are_timed_again_without_a_build(tmp_path):
     log = tmp_path / "log"
     task = wild.task(log)

@@ -223,6 +223,13 @@ class Gauged(Backend):
         return Slowed(task, BEHAVIOURS[row[0]], int(row[1]), row)
 
 
+class Crashing(Backend):
+    """Looking at the machine's states kills the worker."""
+
+    def gauge(self, task: Task) -> float | None:
+        os.abort()
+
+
 class Slowed(Candidate):
     def __init__(self, task: Task, kind: str, ms: int, row: np.ndarray) -> None:
         super().__init__(task, kind, ms, row)

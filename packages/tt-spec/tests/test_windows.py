@@ -99,6 +99,13 @@ def test_the_reference_is_the_fastest_state_that_is_frequent_enough():
     assert spread.seconds == pytest.approx(3.0)
 
 
+def test_without_readings_it_is_known_that_nothing_tells():
+    ref = Reference()
+    assert not ref.blind
+    ref.look(())
+    assert ref.blind and ref.seconds is None
+
+
 def test_a_reference_that_no_candidate_meets_any_more_is_given_up():
     ref = Reference(recent=10)
     ref.look([1.0] * 100)

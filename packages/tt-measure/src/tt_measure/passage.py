@@ -123,8 +123,8 @@ class Passage:
     # -- timing -------------------------------------------------------------------------------------------------
 
     def _time(self) -> Iterator[Trial]:
-        if self.held and self.rules.reference.seconds is None:
-            self._gauge(next(iter(self.held)))
+        if self.held and self.rules.reference.seconds is None and not self.rules.reference.blind:
+            yield from self._gauge(next(iter(self.held)))
         while self.held:
             p, rows = next(iter(self.held.items()))
             row = rows.pop(0)
@@ -145,20 +145,18 @@ class Passage:
                 for other in reversed(self.held.pop(p, [])):
                     yield from self._again(other, None)
 
-    def _gauge(self, p: Process) -> None:
-        """Have a worker look at the machine's states before the first timing of all; one that is lost by that loses
-        its candidates like any other."""
+    def _gauge(self, p: Process) -> Iterator[Trial]:
+        """Have a worker look at the machine's states before the first timing of all. A probe that fails is not tried
+        again, and a worker that is lost by it loses its candidates like any other."""
         while self.team.busy():
             self.team.pump()
         job = self.team.submit(p, "gauge", self.team.handle(p, self.task), GAUGE_S)
         while job.ending is None:
             self.team.pump(4 * POLL_S)
-        if job.ending.verdict == "done":
-            self.rules.reference.look(job.ending.value)
-        for lost in [q for q in self.held if q.lost]:
-            for row in reversed(self.held.pop(lost)):
-                row.tries += 1
-                self.todo.appendleft(row)
+        self.rules.reference.look(job.ending.value if job.ending.verdict == "done" else ())
+        if p.lost:
+            for row in reversed(self.held.pop(p, [])):
+                yield from self._again(row, None)
 
     def _timed(self, p: Process, row: _Row, ending: Ending) -> Iterator[Trial]:
         if ending.verdict == "undecided":

@@ -56,18 +56,21 @@ class Reference:
     Attributes:
         seconds: The probe's seconds in the reference state; None before the first reading.
         changes: How often another state became the reference.
+        blind: Whether it is known that nothing tells the machine's state.
     """
 
     def __init__(self, least: float = 0.33, gone: float = 0.2, recent: int = 32) -> None:
         self.least, self.gone, self.recent = least, gone, recent
         self.seconds: float | None = None
         self.changes = 0
+        self.blind = False
         self._seen: deque[Seen] = deque(maxlen=recent)
         self._sensitivity: dict[str, deque[float]] = {}
 
     def look(self, readings: Sequence[float]) -> None:
-        """Choose by readings of the probe alone, before any candidate."""
-        if len(readings):
+        """Choose by readings of the probe alone, before any candidate. No readings: there is no probe, ask no more."""
+        self.blind = not len(readings)
+        if not self.blind:
             self.seconds = self._chosen(readings)
 
     def tell(self, task_key: str, seen: Seen) -> None:

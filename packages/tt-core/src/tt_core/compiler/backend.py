@@ -117,11 +117,13 @@ class TvmBackend:
 
     def gauge(self, task: Task) -> float | None:
         """Seconds of `tt_core.compiler.peak.probe`, run once now; None for programs that do not run on this CPU."""
-        work = self._open[task.key]
-        if str(work.target.kind.name) != "llvm":
-            return None
         self._seat.run()
-        return probe(work.about)()
+        tell = self._probe(task)
+        return None if tell is None else tell()
+
+    def _probe(self, task: Task) -> Callable[[], float] | None:
+        work = self._open[task.key]
+        return probe(work.about) if str(work.target.kind.name) == "llvm" else None
 
     def loaded(self, module: str) -> bool:
         """Whether a Python module is loaded in this process."""
@@ -159,9 +161,10 @@ class TvmBackend:
     ) -> Sequence[Callable[[int], float]]:
         """These runs in windows that count, each with as much time for windows in vain as the race gives it; the runs
         as they are where nothing tells the machine's state."""
-        if self.gauge(task) is None:
+        self._seat.run()
+        tell = self._probe(task)
+        if tell is None:
             return runs
-        tell = probe(self._open[task.key].about)
         state_s = state(tell)
         return [Windows(run, tell, state_s, most_s=seconds) for run in runs]
 
@@ -180,8 +183,8 @@ class TvmBackend:
         """
         self._seat.run()
         runners, share = [Runner(path) for path in paths], seconds / rounds / len(paths)
-        probe = runners[0].probe()
-        state_s = None if probe is None else state(probe)
+        tell = runners[0].probe()
+        state_s = None if tell is None else state(tell)
         medians = [[float(np.median(r.time(inputs, share, state_s=state_s).seconds))] for r in runners]
         fastest = min(m[0] for m in medians)
         share = min(share, max(ENOUGH * fastest, share / 6))

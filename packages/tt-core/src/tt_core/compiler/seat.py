@@ -8,14 +8,13 @@ them. So a worker builds on a processor of its own, and runs programs on those t
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Set
+from collections.abc import Collection
 from pathlib import Path
 
 __all__ = ["WORKER", "Seat"]
 
 WORKER = "TT_WORKER"
 """Environment variable: a worker's number among those of its pool; without it nobody is moved."""
-
 
 TASKS = Path("/proc/self/task")
 """Linux's folder with an entry for each thread of this process."""
@@ -34,29 +33,30 @@ class Seat:
         self,
         processors: Collection[int] | None = None,
         worker: int | None = None,
-        tasks: Path = Path("/proc/self/task"),
+        tasks: Path = TASKS,
     ) -> None:
         if processors is None:
             processors = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
         number = os.environ.get(WORKER, "")
         self.processors, self.tasks = sorted(processors), tasks
         self.worker = int(number) if worker is None and number.isdigit() else worker
-        self._left: Set[int] = frozenset()
-        self._at: Set[int] = frozenset(self.processors)
+        self._doing = ""
 
     def build(self) -> None:
         """Take a processor of its own."""
-        if self._moves:
+        if self._begins("build"):
             assert self.worker is not None
-            self._move({self.processors[self.worker % len(self.processors)]})
+            os.sched_setaffinity(0, {self.processors[self.worker % len(self.processors)]})
 
     def run(self) -> None:
         """Take the processors that no thread of the pool is bound to; all, where none is left or there is none yet."""
-        if self._moves:
-            self._left = self._left or set(self.processors) - self._bound()
-            self._move(self._left or set(self.processors))
-            if len(self._left) == len(self.processors):  # the pool may come with the first program
-                self._left = frozenset()
+        if self._begins("run"):
+            os.sched_setaffinity(0, set(self.processors) - self._bound() or set(self.processors))
+
+    def _begins(self, doing: str) -> bool:
+        """Whether the thread is to be moved because it does something else than before."""
+        before, self._doing = self._doing, doing
+        return doing != before and self._moves
 
     @property
     def _moves(self) -> bool:
@@ -73,8 +73,3 @@ class Seat:
             if int(task.name) != os.getpid() and len(allowed) == 1:
                 bound |= allowed
         return bound
-
-    def _move(self, to: Set[int]) -> None:
-        if to != self._at:
-            os.sched_setaffinity(0, to)
-            self._at = frozenset(to)
