@@ -108,9 +108,10 @@ class Process:
         self.send(number, "start", hello)
 
     def send(self, number: int, kind: str, *args: Any) -> Job:
-        """Hand over a job; the worker must have none."""
+        """Hand over a job; the worker must have none. The job of a worker that is lost is over at once."""
         self.job = job = Job(number, kind)
-        self._log_at = os.fstat(self.log.fileno()).st_size
+        if not self.lost:
+            self._log_at = os.fstat(self.log.fileno()).st_size
         self._write(number, kind, pickle.dumps(args))
         return job
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -14,7 +15,7 @@ from tvm.s_tir import meta_schedule as ms
 
 from tt_space.intrinsics import import_intrinsics
 
-__all__ = ["Features", "InvalidRow", "Programs", "Repacked", "first_line"]
+__all__ = ["Features", "InvalidRow", "Programs", "Repacked", "TemplateRows", "first_line"]
 
 
 class InvalidRow(ValueError):
@@ -60,6 +61,38 @@ class Programs(Protocol):
     def features(self, schedules: list[Schedule]) -> list[np.ndarray]:
         """Per-store features of each program, `(statements, 164)` float64."""
         ...
+
+
+class TemplateRows(ABC):
+    """What the spaces of templates share: every row in range is its own canonical row and names its knobs' values.
+
+    Attributes:
+        space: The space of the rows; set by the subclass.
+    """
+
+    space: Space
+
+    @abstractmethod
+    def scheduled(self, knobs: dict[str, Any]) -> Schedule:
+        """The scheduled program of these knobs' values. May raise whatever TVM raises."""
+
+    def apply(self, row: np.ndarray) -> Schedule:
+        """The scheduled program of a row, ready to build. Raises `InvalidRow`."""
+        row = np.asarray(row, dtype=np.int64)
+        if not self.space.in_range(row[None])[0]:
+            raise InvalidRow(f"row {row.tolist()} is outside the space's shape {self.space.shape}")
+        try:
+            return self.scheduled(self.space.decode(row))
+        except Exception as e:  # TVM raises several types; all mean that there is no such program
+            raise InvalidRow(f"TVM cannot schedule the row: {first_line(e)}") from e
+
+    def read(self, schedule: Schedule, row: np.ndarray) -> np.ndarray:
+        """The canonical row of the schedule that `apply` made of `row`: the row itself."""
+        return self.space.canonical(np.asarray(row, dtype=np.int64)[None])[0]
+
+    def repack(self, row: np.ndarray) -> Repacked | None:
+        """None: the programs take the workload's constants as they are."""
+        return None
 
 
 class Features:

@@ -14,14 +14,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import tvm
 from tt_spec import Knob, Space
 from tvm.s_tir import SBlock, Schedule
 
 from tt_space.machine import vector_unit
 from tt_space.packing import ANCHOR
-from tt_space.programs import Features, InvalidRow, first_line
+from tt_space.programs import Features, TemplateRows
 from tt_space.template import copied, divisors
 
 __all__ = ["STEP", "RecurrentPrograms", "has_step"]
@@ -48,7 +47,7 @@ class _Step:
     kept: tuple[str, ...]
 
 
-class RecurrentPrograms:
+class RecurrentPrograms(TemplateRows):
     """Rows to schedules for one step. Every row in range has a program, and is its own canonical row."""
 
     def __init__(self, mod: tvm.IRModule, target: tvm.target.Target) -> None:
@@ -60,22 +59,8 @@ class RecurrentPrograms:
         self.space = _space(step, target)
         self.features = Features(mod, target)
 
-    def apply(self, row: np.ndarray) -> Schedule:
-        """The scheduled program of a row, ready to build. Raises `InvalidRow`."""
-        row = np.asarray(row, dtype=np.int64)
-        if not self.space.in_range(row[None])[0]:
-            raise InvalidRow(f"row {row.tolist()} is outside the space's shape {self.space.shape}")
-        try:
-            return _schedule(self.mod, self.step, self.space.decode(row), self.lanes)
-        except Exception as e:  # TVM raises several types; all mean that there is no such program
-            raise InvalidRow(f"TVM cannot schedule the row: {first_line(e)}") from e
-
-    def read(self, schedule: Schedule, row: np.ndarray) -> np.ndarray:
-        """The canonical row of the schedule that `apply` made of `row`: the row itself."""
-        return self.space.canonical(np.asarray(row, dtype=np.int64)[None])[0]
-
-    def repack(self, row: np.ndarray) -> None:
-        """None: the programs take the workload's constants as they are."""
+    def scheduled(self, knobs: dict[str, Any]) -> Schedule:
+        return _schedule(self.mod, self.step, knobs, self.lanes)
 
 
 def has_step(mod: tvm.IRModule) -> bool:

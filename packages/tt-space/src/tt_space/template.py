@@ -13,7 +13,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import tvm
 from tt_spec import Knob, Space
 from tvm.s_tir import Schedule
@@ -21,7 +20,7 @@ from tvm_ffi.serialization import from_json_graph_str, to_json_graph_str
 
 from tt_space.machine import vector_unit
 from tt_space.packing import ANCHOR
-from tt_space.programs import Features, InvalidRow, first_line
+from tt_space.programs import Features, TemplateRows
 
 __all__ = ["Anchor", "TemplatePrograms", "copied", "divisors", "find_anchor", "has_template", "pad_apart"]
 
@@ -61,7 +60,7 @@ class Anchor:
         return 1 if self.kind == "batched" or len(self.pixels) < 2 else 2
 
 
-class TemplatePrograms:
+class TemplatePrograms(TemplateRows):
     """Rows to schedules for one workload. Every row in range has a program, and is its own canonical row."""
 
     def __init__(self, mod: tvm.IRModule, target: tvm.target.Target) -> None:
@@ -73,22 +72,8 @@ class TemplatePrograms:
         self.space = _space(anchor, target)
         self.features = Features(mod, target)
 
-    def apply(self, row: np.ndarray) -> Schedule:
-        """The scheduled program of a row, ready to build. Raises `InvalidRow`."""
-        row = np.asarray(row, dtype=np.int64)
-        if not self.space.in_range(row[None])[0]:
-            raise InvalidRow(f"row {row.tolist()} is outside the space's shape {self.space.shape}")
-        try:
-            return _schedule(self.mod, self.anchor, self.space.decode(row))
-        except Exception as e:  # TVM raises several types; all mean that there is no such program
-            raise InvalidRow(f"TVM cannot schedule the row: {first_line(e)}") from e
-
-    def read(self, schedule: Schedule, row: np.ndarray) -> np.ndarray:
-        """The canonical row of the schedule that `apply` made of `row`: the row itself."""
-        return self.space.canonical(np.asarray(row, dtype=np.int64)[None])[0]
-
-    def repack(self, row: np.ndarray) -> None:
-        """None: the programs take the workload's constants as they are."""
+    def scheduled(self, knobs: dict[str, Any]) -> Schedule:
+        return _schedule(self.mod, self.anchor, knobs)
 
 
 def has_template(mod: tvm.IRModule) -> bool:

@@ -19,7 +19,7 @@ from tvm import relax, te, tirx
 from tvm.s_tir import Schedule
 
 from tt_space.machine import vector_unit
-from tt_space.programs import Features, InvalidRow, Repacked, first_line
+from tt_space.programs import Features, Repacked, TemplateRows
 from tt_space.template import Anchor, copied, divisors, find_anchor, pad_apart
 
 __all__ = ["WinogradPrograms", "has_winograd", "transformed"]
@@ -73,7 +73,7 @@ def _conv(mod: tvm.IRModule, a: Anchor) -> Any:
     return schedule.get(schedule.get_sblock(a.name))
 
 
-class WinogradPrograms:
+class WinogradPrograms(TemplateRows):
     """Rows to schedules for one workload. Its programs take transformed weights: `repack`."""
 
     def __init__(self, mod: tvm.IRModule, target: tvm.target.Target) -> None:
@@ -87,21 +87,11 @@ class WinogradPrograms:
         self._weight = next(i for i, p in enumerate(mod["main"].params) if p.same_as(weight) or p.name == weight.name)
         self._variants: dict[int, tvm.IRModule] = {}
 
-    def apply(self, row: np.ndarray) -> Schedule:
-        row = np.asarray(row, dtype=np.int64)
-        if not self.space.in_range(row[None])[0]:
-            raise InvalidRow(f"row {row.tolist()} is outside the space's shape {self.space.shape}")
-        knobs = self.space.decode(row)
+    def scheduled(self, knobs: dict[str, Any]) -> Schedule:
         m = knobs["outputs"]
-        try:
-            if m not in self._variants:
-                self._variants[m] = _rewritten(self.mod, self.anchor, m, self._weight)
-            return _schedule(self._variants[m], self.anchor, m, knobs)
-        except Exception as e:  # TVM raises several types; all mean that there is no such program
-            raise InvalidRow(f"TVM cannot schedule the row: {first_line(e)}") from e
-
-    def read(self, schedule: Schedule, row: np.ndarray) -> np.ndarray:
-        return self.space.canonical(np.asarray(row, dtype=np.int64)[None])[0]
+        if m not in self._variants:
+            self._variants[m] = _rewritten(self.mod, self.anchor, m, self._weight)
+        return _schedule(self._variants[m], self.anchor, m, knobs)
 
     def repack(self, row: np.ndarray) -> Repacked:
         """The weights, transformed for the size of output tile that the row chooses."""

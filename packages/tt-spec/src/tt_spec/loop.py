@@ -247,7 +247,7 @@ class Loop:
                 with blame("store", self.store):
                     self.store.append([m])
                 pipeline.correct(m)
-                found.append({"config": m.config, "seconds": m.seconds})
+                found.append({"config": m.config, "seconds": m.seconds, "run_s": m.cost.get("run", 0.0)})
         if found:
             state.correct(pipeline.best_s, pipeline.incumbents())
             asked.info["again"] = found

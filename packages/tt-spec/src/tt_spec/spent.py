@@ -30,8 +30,8 @@ class Span:
 
 @dataclass
 class Spent:
-    """Seconds of the loop's wall clock by part: `run` (candidates are timed), `build`, `think` (rows are asked for:
-    cost models, searching, and making programs for both), `wait` (all else).
+    """Seconds of the loop's wall clock by part: `run` (candidates are timed, or timed again), `build`, `think` (rows
+    are asked for: cost models, searching, and making programs for both), `wait` (all else).
 
     Args:
         workers: Processes that build at once, by which the seconds of builds are divided.
@@ -52,7 +52,8 @@ class Spent:
         at = state.curve[-1][1]
         began = min((m.at for m in results), default=at) if self.before is None else self.before
         wall = max(at - began, 0.0)
-        run = min(sum(m.cost.get("run", 0.0) for m in results), wall)
+        again = sum(a["run_s"] for a in batch.info.get("again", ()))
+        run = min(sum(m.cost.get("run", 0.0) for m in results) + again, wall)
         builds = sum(m.cost.get("apply", 0.0) + m.cost.get("build", 0.0) for m in results)
         build = min(builds / self.workers, wall - run)
         think = min(float(batch.info.get("slot", {}).get("asked_s") or 0.0), wall - run - build)
