@@ -67,13 +67,14 @@ def test_a_recorded_tasks_measurer_forwards_what_its_pool_can():
     whole = Recorded.of(task, None, [], {}, Pace(1, 1, 0.0, 0.0, 0.0))
     live, row = Live(inner, [whole]), np.zeros(4, dtype=np.int64)
     live.prestart()
+    live.expect(task, row[None])
     list(live.retime(task, row[None]))
     live.race(task, row[None])
     live.check(task, row)
     live.race_models(["a.so"], {})
     live.run_model("a.so", {})
     live.close()
-    assert inner.called == ["prestart", "retime", "race", "check", "race_models", "run_model", "close"]
+    assert inner.called == ["prestart", "expect", "retime", "race", "check", "race_models", "run_model", "close"]
     assert {c.__name__ for c in capabilities("measurer", live)} == {c.__name__ for c in CAPABILITIES["measurer"]}
 
 

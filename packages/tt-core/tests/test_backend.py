@@ -133,6 +133,19 @@ def test_a_program_that_was_realised_is_not_made_again(backend, task):
     assert programs.applied == before
 
 
+def test_a_row_whose_candidate_is_held_is_not_built_again(backend, task, monkeypatch):
+    built = []
+    compiled = module._Workload.compile
+    monkeypatch.setattr(module._Workload, "compile", lambda work, mod: (built.append(mod), compiled(work, mod))[1])
+    held = backend.build(task, RIGHT)
+    assert len(built) == 2, "the program, and the untuned one that its check asks for"
+    assert backend.check(task, RIGHT) is None and len(backend.race(task, RIGHT[None], 2, 0.1, True)) == 2
+    assert backend.build(task, RIGHT) is held and len(built) == 2
+    del held
+    backend.build(task, RIGHT)
+    assert len(built) == 3
+
+
 def test_kept_programs_are_bounded(backend, task, monkeypatch):
     monkeypatch.setattr(TvmBackend, "SCHEDULES", 2)
     backend.realise(task, np.stack([RIGHT, WRONG, LAZY]))

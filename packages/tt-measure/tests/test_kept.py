@@ -24,11 +24,13 @@ def test_one_far_behind_the_incumbent_is_not_kept():
     assert kept(k) == {1}
 
 
-def test_tasks_that_nobody_offers_to_lose_their_programs():
-    k = Kept(tasks=2)
-    for task in ("a", "b", "a", "c"):
-        k.offer(task, Program(len(kept(k, task)), task, 1.0, True), 1.0)
-    assert len(kept(k, "a")) == 2 and not kept(k, "b") and kept(k, "c")
+def test_tasks_that_nobody_offers_to_keep_their_leader_and_the_oldest_lose_it():
+    k = Kept(tasks=2, leaders=3)
+    for name, task in enumerate("bbaacc"):
+        k.offer(task, Program(name, task, [1.2, 1.0][name % 2], True), 1.0)
+    assert kept(k, "a") == {2, 3} and kept(k, "c") == {4, 5} and kept(k, "b") == {1}
+    k.offer("d", Program(6, "d", 1.0, True), 1.0)
+    assert kept(k, "a") == {3} and kept(k, "d") == {6} and not kept(k, "b")
 
 
 def test_what_falls_out_is_freed_when_told_and_not_before():

@@ -459,6 +459,72 @@ def test_the_fastest_are_timed_again_without_a_build(tmp_path):
         assert next(iter(pool.measure(task, rows[:1], Bar()))).error is None
 
 
+def test_a_check_goes_to_the_worker_that_holds_the_program(pool, tmp_path):
+    log = tmp_path / "log"
+    rows = np.array(oks(8))
+    assert all(m.error is None for m in pool.measure(wild.task(log), rows, Bar()))
+    timed = {e["id"]: e["pid"] for e in events(log) if e["event"] == "run"}
+    held = {e for p in pool._team.processes for e in p.kept[wild.task(log).key]}
+    for row in rows:
+        if row.tobytes() in held:
+            assert pool.check(wild.task(log), row) == str(timed[int(row[2])])
+    assert len({timed[int(row[2])] for row in rows if row.tobytes() in held}) == 2
+
+
+def several(tmp_path, n, name="log"):
+    """Tasks that share a log, and a row of each."""
+    tasks = [wild.task(tmp_path / name, f"task {i}") for i in range(n)]
+    return tasks, [np.array(oks(1, first=100 + i)) for i in range(n)]
+
+
+def test_expected_rows_of_other_tasks_are_built_by_both_workers_before_anything_is_timed(pool, tmp_path):
+    tasks, codes = several(tmp_path, 6)
+    list(pool.measure(wild.task(tmp_path / "first"), np.array(oks(2)), Bar()))  # so that both workers have started
+    for task, rows in zip(tasks, codes, strict=True):
+        pool.expect(task, rows)
+    for task, rows in zip(tasks, codes, strict=True):
+        (found,) = pool.measure(task, rows, Bar())
+        assert found.error is None and found.cost["build"] > 0.01 and found.config == tuple(rows[0])
+    done = events(tmp_path / "log")
+    builds, runs = ([e for e in done if e["event"] == what] for what in ("build", "run"))
+    assert len(builds) == 6 and len({e["pid"] for e in builds}) == 2
+    assert max(e["ended"] for e in builds) <= min(e["began"] for e in runs)
+    assert not overlaps(tmp_path / "log")
+
+
+def test_an_expected_row_that_fails_is_told_when_its_turn_comes(pool, tmp_path):
+    tasks, _ = several(tmp_path, 3)
+    codes = [np.array([wild.row(kind, 1, i)]) for i, kind in enumerate(("build-raise", "build-die", "ok"))]
+    for task, rows in zip(tasks, codes, strict=True):
+        pool.expect(task, rows)
+    found = [next(iter(pool.measure(task, rows, Bar()))) for task, rows in zip(tasks, codes, strict=True)]
+    assert [m.error for m in found] == ["build", "build", None]
+    assert "the last line" in found[0].why and "exited with status 7" in found[1].why
+
+
+def test_workers_killed_with_what_was_expected_cost_nothing(pool, tmp_path):
+    tasks, codes = several(tmp_path, 4)
+    for task, rows in zip(tasks, codes, strict=True):
+        pool.expect(task, rows)
+    (found,) = pool.measure(tasks[0], codes[0], Bar())
+    for pid in workers_of(pool):
+        os.kill(pid, signal.SIGKILL)
+    rest = [next(iter(pool.measure(task, rows, Bar()))) for task, rows in zip(tasks[1:], codes[1:], strict=True)]
+    assert all(m.error is None for m in [found, *rest])
+
+
+def test_rows_that_never_come_are_dropped_in_time(tmp_path):
+    with make(tmp_path, chunk=1) as pool:
+        tasks, codes = several(tmp_path, 30)
+        for task, rows in zip(tasks, codes, strict=True):
+            pool.expect(task, rows)
+            (found,) = pool.measure(wild.task(tmp_path / "other"), rows, Bar())
+            assert found.error is None
+        assert len([e for e in events(tmp_path / "log") if e["event"] == "build"]) < 30
+        (last,) = pool.measure(tasks[-1], codes[-1], Bar())
+        assert last.error is None
+
+
 def test_workers_killed_between_two_tasks_cost_nothing(pool, tmp_path):
     assert len(list(pool.measure(wild.task(tmp_path / "log"), np.array(oks(4)), Bar()))) == 4
     killed = workers_of(pool)

@@ -128,6 +128,9 @@ class Backend:
     def threads(self) -> int:
         return int(os.environ["TVM_NUM_THREADS"])
 
+    def check(self, task: Task, row: np.ndarray) -> str:
+        return str(os.getpid())
+
     def place(self) -> int:
         return int(os.environ["TT_WORKER"])
 

@@ -58,6 +58,11 @@ class Able(SyntheticMeasurer):
     def prestart(self):
         pass
 
+    expected = ()
+
+    def expect(self, task, codes):
+        self.expected = [*self.expected, *map(tuple, codes.tolist())]
+
     def retime(self, task, codes):
         yield from self.measure(task, codes, Bar())
 
@@ -690,6 +695,21 @@ class Named(Knobs):
         self.space = Space(Knobs.space.knobs, name=name)
 
 
+class Hoards(Able):
+    """Yields what was expected, asked or not."""
+
+    def measure(self, task, codes, bar):
+        kept, self.expected = self.expected, ()
+        yield from super().measure(task, np.array([*kept, *codes.tolist()]).reshape(-1, len(task.space.knobs)), bar)
+
+
+class Foretells(SequentialScheduler):
+    """Says that it will go through the tasks, and stays with the first."""
+
+    def ahead(self, states, clock, slot, rows):
+        return [Slot(i, trials=4) for i in range(slot.task + 1, min(len(states), 3))][: rows // 4]
+
+
 class Peak(SequentialScheduler):
     """Gives up once it knows the peak."""
 
@@ -731,6 +751,8 @@ CAPABLE = {
         able(run_model=lambda self, path, inputs: [np.random.default_rng().random(3)]),
         "runs_a_library",
     ),
+    ("measurer", "yields what it expects"): (Hoards, "what_is_expected_is_measured_once"),
+    ("measurer", "answers"): (able(expect=lambda self, task, codes: 1), "what_is_expected_is_measured_once"),
     ("measurer", "holds nothing"): (able(retime=lambda self, task, codes: iter(())), "times_again_what_it_holds"),
     ("measurer", "times a row twice"): (
         able(retime=lambda self, task, codes: self.measure(task, np.repeat(codes, 2, axis=0), Bar())),
@@ -770,6 +792,7 @@ CAPABLE = {
     ),
     ("space", "moody"): (works(repack=lambda self, row: object()), "says_how_constants_are_repacked"),
     ("space", "not callable"): (lambda: Builder(legalizers={"relax.add": 1}), "says_how_operators_are_written"),
+    ("scheduler", "foretells"): (Foretells, "foresees_what_it_then_does"),
     ("scheduler", "peak"): (lambda: Peak(), "knowing_the_peak_leaves_it_usable"),
 }
 

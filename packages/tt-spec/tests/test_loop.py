@@ -613,3 +613,75 @@ def test_leaders_are_timed_again_and_the_later_timing_counts():
     logged = [a for batch, _, _ in listener.batches for a in batch.info.get("again", [])]
     assert [a["config"] for a in logged] == [m.config for m in again]
     assert [s for _, s in state.incumbents] == sorted((s for _, s in state.incumbents), reverse=True)
+
+
+class Foresight(Turns):
+    """Three tasks, a slot of two trials each, known beforehand; then as `Turns`."""
+
+    def next(self, states, clock):
+        return Slot(0, trials=2) if not any(s.trials for s in states) else super().next(states, clock)
+
+    def ahead(self, states, clock, slot, rows):
+        return [Slot(i, trials=2) for i in (1, 2) if slot.task == 0][: rows // 2]
+
+
+class Expecting(SyntheticMeasurer):
+    """Keeps what it is told, in order."""
+
+    def __init__(self):
+        super().__init__(noise=0)
+        self.told = []
+
+    def expect(self, task, codes):
+        self.told.append(("expect", task.name, tuple(map(tuple, codes.tolist()))))
+
+    def measure(self, task, codes, bar):
+        self.told.append(("measure", task.name, tuple(map(tuple, codes.tolist()))))
+        return super().measure(task, codes, bar)
+
+
+def three():
+    return [replace(wide_task(), key=name, name=name) for name in "abc"]
+
+
+def test_slots_that_are_known_are_asked_and_expected_before_the_first_is_measured():
+    measurer = Expecting()
+    out, store, listener, _ = tune(three(), measurer, Foresight(Slot(1, trials=2)), batch=16)
+    assert [(what, name) for what, name, _ in measurer.told] == [
+        *[("expect", name) for name in "abc"],
+        *[("measure", name) for name in "abcb"],
+    ]
+    rows = {(what, name): codes for what, name, codes in measurer.told[:6]}
+    assert all(rows["expect", name] == rows["measure", name] and len(rows["expect", name]) == 2 for name in "abc")
+    assert [b.info["slot"]["number"] for b, _, _ in listener.batches] == [1, 2, 3, 4]
+    assert [b.info["slot"].get("ahead", False) for b, _, _ in listener.batches] == [False, True, True, False]
+    assert out.trials == 8 and out.reason == "every task is finished"
+    _, other, _, _ = tune(three(), None, Foresight(Slot(1, trials=2)), batch=16)
+    first = [(m.task_key, m.config) for m in store.query()][:2]
+    assert first == [(m.task_key, m.config) for m in other.query()][:2], "who expects nothing is asked the same first"
+
+
+def test_slots_ahead_keep_to_the_batch_and_to_the_budget():
+    for options in ({"batch": 4}, {"stoppers": [TrialsStopper(5)]}):
+        measurer = Expecting()
+        out, _, _, _ = tune(three(), measurer, Foresight(), **options)
+        assert [name for what, name, _ in measurer.told if what == "expect"] == ["a", "b"]
+        assert out.trials == 4
+
+
+def test_a_run_that_ends_leaves_what_was_asked_ahead():
+    measurer, store = Expecting(), MemoryStore()
+    out, _, _, _ = tune(
+        three(), measurer, Foresight(), store=store, halt=lambda: "enough" if len(list(store.query())) >= 3 else None
+    )
+    assert out.trials == 3 and out.reason == "enough"
+
+
+@pytest.mark.parametrize("bad", [[Slot(0, trials=1)], [Slot(1)], [Slot(1, trials=9), Slot(2, trials=9)], [Slot(7)]])
+def test_slots_ahead_that_cannot_be_are_the_schedulers_fault(bad):
+    class Bad(Foresight):
+        def ahead(self, states, clock, slot, rows):
+            return bad
+
+    out, _, _, _ = tune(three(), Expecting(), Bad())
+    assert isinstance(out.failure, PieceFailure) and "scheduler" in str(out.failure)

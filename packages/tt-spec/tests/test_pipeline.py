@@ -276,7 +276,7 @@ def test_a_shared_model_learns_from_its_peers():
 
 def test_a_draft_guides_and_the_dear_model_verifies():
     draft, dear, programs = Recorder(), Recorder("statements"), Fake()
-    p = pipeline(searcher=Half(0.0), surrogate=dear, draft=draft, programs=programs, verify=40)
+    p = pipeline(searcher=Half(0.0), surrogate=dear, draft=draft, programs=programs, verify=40, batch=8)
     turn(p)
     programs.featured = 0
     batch = turn(p)
@@ -286,6 +286,7 @@ def test_a_draft_guides_and_the_dear_model_verifies():
     p.searcher.ctx.predict(batch.codes)
     assert draft.asked[-1] == 8
     assert dear.asked[0] == 40
+    assert p.ask(2).info["proposed"] == 10, "a quarter of a batch is chosen among a quarter of the rows"
 
 
 def test_models_that_cannot_work_are_refused():
@@ -372,7 +373,9 @@ def test_a_lucky_leader_loses_its_place():
 
 def test_rows_that_met_no_state_that_counts_get_a_second_look_where_they_may_be_good():
     p = pipeline(wide_task())
-    told(p, [1.0])
+    first = told(p, [1.0, 3.0, 3.0])
+    assert not len(p.doubtful(first)), "of so few the fastest need not be the luckiest"
+    told(p, [3.0])
     while len(p.doubtful([])):
         pass
     slow = told(p, [1.4, 1.3, 1.2, 1.9], Noise(3, 0, 1.8, 0.03))

@@ -39,6 +39,17 @@ def test_parts_never_exceed_the_clock():
     assert spent.parts == pytest.approx({"think": 0.0, "build": 0.5, "run": 1.5, "wait": 0.0})
 
 
+def test_a_batch_that_was_asked_and_built_before_takes_from_the_waiting_then():
+    spent, ahead = Spent(), batch(1.0)
+    ahead.info["slot"]["ahead"] = True
+    spent.start(0.0)
+    spent.add(TaskState(TASK, curve=[(1, 10.0, 1.0)]), batch(2.0), results(10.0, build=3.0, run=1.0))
+    assert spent.parts == pytest.approx({"think": 2.0, "build": 3.0, "run": 1.0, "wait": 4.0})
+    spent.add(TaskState(TASK, curve=[(1, 10.5, 1.0)]), ahead, results(10.5, build=2.0, run=0.5))
+    assert spent.parts == pytest.approx({"think": 3.0, "build": 5.0, "run": 1.5, "wait": 1.0})
+    assert spent.total_s == pytest.approx(10.5)
+
+
 def test_logs_that_do_not_say_what_asking_took_count_it_as_waiting():
     spent = Spent()
     spent.add(TaskState(TASK, curve=[(2, 10.0, 1.0)]), batch(None), results(6.0, 10.0, build=0.5))

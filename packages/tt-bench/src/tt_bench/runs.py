@@ -24,7 +24,7 @@ from tt_spec import (
     WallClock,
     token,
 )
-from tt_spec.roles import Host, Prestarts, Retimes
+from tt_spec.roles import Expects, Host, Prestarts, Retimes
 
 from tt_bench.errors import BenchError
 from tt_bench.lending import lender
@@ -215,6 +215,11 @@ class Live:
     def prestart(self) -> None:
         if isinstance(self.pool, Prestarts):
             self.pool.prestart()
+
+    def expect(self, task: Task, codes: np.ndarray) -> None:
+        part = self.recorded[task.key]
+        if isinstance(self.pool, Expects):
+            self.pool.expect(part.whole, part.widen(np.asarray(codes, dtype=np.int64)))
 
     def retime(self, task: Task, codes: np.ndarray) -> Generator[Trial]:
         part = self.recorded[task.key]

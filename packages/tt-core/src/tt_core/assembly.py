@@ -138,6 +138,7 @@ def assemble(
             programs=programs,
             draft=recipe.build("draft"),
             verify=recipe.verify,
+            batch=recipe.batch,
             seed=seed,
             clock=clock,
             peers=peers,

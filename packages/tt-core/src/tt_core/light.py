@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from tt_spec.clock import Clock
 from tt_spec.errors import ORIGIN, whose
-from tt_spec.roles import Budgeted, Peaked, Scheduler
+from tt_spec.roles import Budgeted, Foresees, Peaked, Scheduler
 from tt_spec.types import Slot, TaskState
 
 from tt_core.shares import heavy, shares
@@ -44,18 +44,16 @@ class LightScheduler:
         if isinstance(self.scheduler, Peaked):
             self.scheduler.peak(flops)
 
+    def ahead(self, states: Sequence[TaskState], clock: Clock, slot: Slot, rows: int) -> list[Slot]:
+        if not isinstance(self.scheduler, Foresees):
+            return []
+        room = self.room(states)
+        return [_cut(s, room) for s in self.scheduler.ahead(_racing(states, room), clock, slot, rows)]
+
     def next(self, states: Sequence[TaskState], clock: Clock) -> Slot | None:
         room = self.room(states)
-        seen = [
-            dataclasses.replace(s, finished=s.finished or "light") if r < 1 else s
-            for s, r in zip(states, room, strict=True)
-        ]
-        slot = self.scheduler.next(seen, clock)
-        if not isinstance(slot, Slot) or not 0 <= slot.task < len(states) or math.isinf(room[slot.task]):
-            return slot
-        left = int(room[slot.task])
-        trials = left if slot.trials is None else min(slot.trials, left)
-        return dataclasses.replace(slot, trials=trials, info={**slot.info, "light": left})
+        slot = self.scheduler.next(_racing(states, room), clock)
+        return _cut(slot, room) if isinstance(slot, Slot) and 0 <= slot.task < len(states) else slot
 
     def room(self, states: Sequence[TaskState]) -> list[float]:
         """Trials that each task may still have: inf for the heavy ones."""
@@ -69,3 +67,18 @@ class LightScheduler:
             math.inf if m else max(0, min(self.trials - s.restored - s.trials, allowance - s.trials))
             for m, s in zip(matters, states, strict=True)
         ]
+
+
+def _racing(states: Sequence[TaskState], room: Sequence[float]) -> list[TaskState]:
+    """The states, those of tasks without room finished."""
+    pairs = zip(states, room, strict=True)
+    return [dataclasses.replace(s, finished=s.finished or "light") if r < 1 else s for s, r in pairs]
+
+
+def _cut(slot: Slot, room: Sequence[float]) -> Slot:
+    """The slot, within its task's room."""
+    if math.isinf(room[slot.task]):
+        return slot
+    left = int(room[slot.task])
+    trials = left if slot.trials is None else min(slot.trials, left)
+    return dataclasses.replace(slot, trials=trials, info={**slot.info, "light": left})

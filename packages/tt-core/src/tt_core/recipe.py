@@ -49,7 +49,7 @@ class Recipe:
     Args:
         pieces: `(name, options)` by role; a role that the recipe leaves out has its default, None means none.
         batch: Rows asked at once.
-        verify: Rows that the surrogate ranks when there is a draft model.
+        verify: Rows that the surrogate ranks for a full batch when there is a draft model.
         light: The most trials of a task that hardly matters; see `tt_core.light`.
     """
 

@@ -33,11 +33,15 @@ class Kept:
         most: Fastest programs of a task. (default: 4)
         doubtful: Programs of a task without a timing that counts. (default: 4)
         within: A program is not kept that took more than so many times the incumbent's seconds. (default: 1.5)
-        tasks: Tasks; those that nobody offered to for longest lose their programs. (default: 16)
+        tasks: Tasks with all of these; the others, that nobody offered to for longest, keep the fastest. (default: 16)
+        leaders: Tasks in all, so that most finalists can race without a build; one
+            takes about 2 MB. (default: 128)
     """
 
-    def __init__(self, most: int = 4, doubtful: int = 4, within: float = 1.5, tasks: int = 16) -> None:
-        self.most, self.doubtful, self.within, self.tasks = most, doubtful, within, tasks
+    def __init__(
+        self, most: int = 4, doubtful: int = 4, within: float = 1.5, tasks: int = 16, leaders: int = 128
+    ) -> None:
+        self.most, self.doubtful, self.within, self.tasks, self.leaders = most, doubtful, within, tasks, leaders
         self._programs: OrderedDict[str, list[Program]] = OrderedDict()
         self._dropped: list[Program] = []
 
@@ -50,7 +54,12 @@ class Kept:
         unsure = [p for p in every if not p.met][-self.doubtful :]
         self._programs[task] = [*sure, *unsure]
         self._dropped += [p for p in every if p not in self._programs[task]]
-        while len(self._programs) > self.tasks:
+        if len(self._programs) > self.tasks:
+            old = list(self._programs)[-self.tasks - 1]
+            fastest = min(self._programs[old], key=lambda p: p.seconds)
+            self._dropped += [p for p in self._programs[old] if p is not fastest]
+            self._programs[old] = [fastest]
+        while len(self._programs) > self.leaders:
             self._dropped += self._programs.popitem(last=False)[1]
 
     def names(self, task: str) -> tuple[int, ...]:

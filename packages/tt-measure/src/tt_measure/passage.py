@@ -14,6 +14,7 @@ from tt_spec.errors import PieceFailure
 from tt_spec.space import token
 from tt_spec.types import Bar, Task, Trial
 
+from tt_measure.ahead import Ahead
 from tt_measure.process import Ending, Job, Process, WorkerError
 from tt_measure.rules import Rules, Verdict
 from tt_measure.team import POLL_S, Team
@@ -45,19 +46,27 @@ class Passage:
 
     A worker that dies takes the candidates with it that it holds. Those are built again, each one alone in its
     worker: then nobody else can be to blame, and nothing is lost.
+
+    While there is room, workers that have none of these rows to build take rows that come later, from `ahead`.
     """
 
     STRAGGLER_S = 1.0
 
-    def __init__(self, team: Team, task: Task, codes: np.ndarray, bar: Bar, rules: Rules) -> None:
-        self.team, self.task, self.bar, self.rules = team, task, bar, rules
-        self.todo = deque(_Row(row) for row in np.ascontiguousarray(codes, dtype=np.int64))
-        self.building: dict[Process, _Row] = {}
+    def __init__(self, team: Team, task: Task, codes: np.ndarray, bar: Bar, rules: Rules, ahead: Ahead) -> None:
+        self.team, self.task, self.bar, self.rules, self.ahead = team, task, bar, rules, ahead
+        self.todo: deque[_Row] = deque()
+        self.building: dict[Process, list[_Row]] = {}
         self.held: dict[Process, list[_Row]] = {}
+        for row in np.ascontiguousarray(codes, dtype=np.int64):
+            begun = ahead.take(task, row)
+            if begun is None:
+                self.todo.append(_Row(row))
+            else:
+                self.building.setdefault(begun.process, []).append(_Row(row, job=begun.job))
 
     def results(self) -> Iterator[Trial]:
         try:
-            while self.todo or self.held:
+            while self.todo or self.building or self.held:
                 yield from self._build()
                 yield from self._time()
         finally:
@@ -82,13 +91,18 @@ class Passage:
                 self.todo.remove(row)
                 handle = self.team.handle(p, self.task)
                 row.job = self.team.submit(p, "build", handle, row.row, self.rules.build_s)
-                self.building[p] = row
+                self.building.setdefault(p, []).append(row)
+        self.ahead.work(self.rules.chunk * self.team.size - self._here())
+
+    def _here(self) -> int:
+        """Rows of this batch that are built or being built."""
+        return sum(map(len, self.building.values())) + sum(map(len, self.held.values()))
 
     def _wants(self, p: Process) -> bool:
         held = len(self.held.get(p, ()))
         if held >= 4 * self.rules.chunk:
             return False
-        if len(self.building) + sum(map(len, self.held.values())) < self.rules.chunk * self.team.size:
+        if self._here() < self.rules.chunk * self.team.size:
             return True
         long_ago = time.monotonic() - self.STRAGGLER_S
         return any(other.job is not None and other.job.began < long_ago for other in self.team.processes)
@@ -101,11 +115,13 @@ class Passage:
         return next((r for r in self.todo if not (held and r.tries)), None)
 
     def _collect(self) -> Iterator[Trial]:
-        for p, row in list(self.building.items()):
+        for p, row in [(p, row) for p, rows in self.building.items() for row in rows]:
             ending = row.job.ending if row.job else None
             if ending is None:
                 continue
-            del self.building[p]
+            self.building[p].remove(row)
+            if not self.building[p]:
+                del self.building[p]
             if ending.verdict == "done":
                 row.cost = ending.value
                 row.name = row.job.number if row.job else 0
@@ -213,8 +229,8 @@ class Passage:
     def _abandon(self) -> None:
         """Forget what was not measured; a build in hand ends by itself and is dropped then."""
         names = {p: [row.name for row in held] for p, held in self.held.items()}
-        for p, row in self.building.items():
-            names.setdefault(p, []).append(row.job.number if row.job else 0)
+        for p, rows in self.building.items():
+            names.setdefault(p, []).extend(row.job.number for row in rows if row.job)
         for p, mine in names.items():
             p.tokens -= set(mine)
             if not p.lost:

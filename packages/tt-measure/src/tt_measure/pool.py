@@ -18,6 +18,7 @@ from tt_spec.space import token
 from tt_spec.types import Bar, Statements, Task, Trial, concat_statements
 from tt_spec.windows import Reference
 
+from tt_measure.ahead import Ahead
 from tt_measure.fixed import Fixed
 from tt_measure.parts import in_parts
 from tt_measure.passage import Passage
@@ -79,6 +80,7 @@ class WorkerPool:
         self.memory_bytes, self.lock, self.verify, self.chunk = memory_bytes, lock, verify, chunk
         self.path, self.seed = path, seed
         self._team: Team | None = None
+        self._ahead: Ahead | None = None
         self._closed = False
         self._reference = Reference()
 
@@ -88,7 +90,14 @@ class WorkerPool:
 
     def measure(self, task: Task, codes: np.ndarray, bar: Bar) -> Iterator[Trial]:
         """One trial per row, in order of completion. Close the iterator to abandon the rest."""
-        return Passage(self._ready(), task, codes, bar, self._rules(bar.cap_s)).results()
+        return Passage(self._ready(), task, codes, bar, self._rules(bar.cap_s), self._expected()).results()
+
+    def expect(self, task: Task, codes: np.ndarray) -> None:
+        """Rows that `measure` will be asked for soon: workers build them while they would wait."""
+        team, ahead = self._ready(), self._expected()
+        ahead.expect(task, codes)
+        team.revive()
+        ahead.work()
 
     def retime(self, task: Task, codes: np.ndarray) -> Iterator[Trial]:
         """Time rows again whose programs a worker still holds, in turns within each worker; the others are left out."""
@@ -144,12 +153,12 @@ class WorkerPool:
     def race(
         self, task: Task, codes: np.ndarray, rounds: int = 10, min_ms: float = 10.0, untuned: bool = False
     ) -> list[list[float]]:
-        """The backend's `race`, alone: see `tt_spec.roles.Races`."""
-        return self.call("race", task, codes, rounds, min_ms, untuned, exclusive=True)
+        """The backend's `race`, alone, where most of the programs are still held: see `tt_spec.roles.Races`."""
+        return self._call("race", task, codes, rounds, min_ms, untuned, near=codes)
 
     def check(self, task: Task, row: np.ndarray) -> str | None:
-        """The backend's `check`, alone: see `tt_spec.roles.Checks`."""
-        return self.call("check", task, row, exclusive=True)
+        """The backend's `check`, alone, where the program is held if it is: see `tt_spec.roles.Checks`."""
+        return self._call("check", task, row, near=row[None])
 
     def race_models(
         self, paths: list[str], inputs: dict[str, np.ndarray], seconds: float = 6.0, rounds: int = 10
@@ -174,9 +183,21 @@ class WorkerPool:
             WorkerError: It raised, crashed or took too long; the message says which.
         """
         team = self._ready()
-        process = self._free(team, exclusive)
+        return self._answer(team, self._free(team, exclusive), method, task, args, exclusive, timeout_s)
+
+    def _call(self, method: str, task: Task, *args: Any, near: np.ndarray) -> Any:
+        """As `call`, alone, in the worker that holds most programs of the rows `near` `(n, d)`."""
+        team = self._ready()
+        first = self._free(team, alone=True)
+        rows = {token(row) for row in np.ascontiguousarray(near, dtype=np.int64)}
+        process = max([first, *team.idle()], key=lambda p: len(rows & p.kept.get(task.key, {}).keys()))
+        return self._answer(team, process, method, task, args, True, 600.0)
+
+    def _answer(
+        self, team: Team, process: Process, method: str, task: Task | None, args: tuple, alone: bool, timeout_s: float
+    ) -> Any:
         handle = None if task is None else team.handle(process, task)
-        job = team.submit(process, "call", handle, method, args, exclusive, timeout_s)
+        job = team.submit(process, "call", handle, method, args, alone, timeout_s)
         while job.ending is None:
             team.pump()
         ending = job.ending
@@ -210,6 +231,12 @@ class WorkerPool:
             self._team = self._made()
             weakref.finalize(self, end_all, self._team.processes)
         return self._team
+
+    def _expected(self) -> Ahead:
+        team = self._ready()
+        if self._ahead is None:
+            self._ahead = Ahead(team, self.build_timeout_s, self.chunk * team.size)
+        return self._ahead
 
     def _made(self) -> Team:
         if ":" not in self.backend:

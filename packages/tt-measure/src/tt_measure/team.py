@@ -63,10 +63,14 @@ class Team:
         self._jobs += 1
         return process.send(self._jobs, kind, *args)
 
+    @staticmethod
+    def knows(process: Process, task: Task) -> bool:
+        """Whether the worker was sent the task."""
+        return _handle(task) in process.known
+
     def handle(self, process: Process, task: Task) -> str:
         """The task's name in the worker, which is sent the task on first use."""
-        parts = [task.key, task.target, *(s.key for s in task.spaces)]
-        handle = hashlib.sha256("\0".join(parts).encode() + task.payload).hexdigest()[:32]
+        handle = _handle(task)
         if handle not in process.known:
             process.known.add(handle)
             process.tell("task", (handle, pickle.dumps(task)))
@@ -96,6 +100,11 @@ class Team:
     def end(self) -> None:
         """End every worker."""
         end_all(self.processes)
+
+
+def _handle(task: Task) -> str:
+    parts = [task.key, task.target, *(s.key for s in task.spaces)]
+    return hashlib.sha256("\0".join(parts).encode() + task.payload).hexdigest()[:32]
 
 
 def end_all(processes: list[Process]) -> None:

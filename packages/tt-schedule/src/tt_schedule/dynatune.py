@@ -18,7 +18,7 @@ from tt_schedule.actions import epsilon_greedy, softmax, ucb
 from tt_schedule.belief import Belief, Curve
 from tt_schedule.curves import FAMILIES
 from tt_schedule.similar import similar_s
-from tt_schedule.warmup import first_slot, valid, warm_up
+from tt_schedule.warmup import first_slot, rest_of_warm_up, valid, warm_up
 
 __all__ = ["DynaTune"]
 
@@ -102,6 +102,11 @@ class DynaTune:
 
     def peak(self, flops: float) -> None:
         self.peak_ = flops
+
+    def ahead(self, states: Sequence[TaskState], clock: Clock, slot: Slot, rows: int) -> list[Slot]:
+        slots = rest_of_warm_up(states, slot, rows, min(self.first, self.trials), self.rows_, self.light)
+        self.slots_.update(s.task for s in slots)
+        return slots
 
     def next(self, states: Sequence[TaskState], clock: Clock) -> Slot | None:
         self._check()

@@ -10,7 +10,7 @@ from tt_spec.clock import Clock
 from tt_spec.types import Slot, TaskState
 
 from tt_schedule.similar import similar_s, vain
-from tt_schedule.warmup import first_slot, valid, warm_up
+from tt_schedule.warmup import first_slot, rest_of_warm_up, valid, warm_up
 
 __all__ = ["Gradient"]
 
@@ -71,6 +71,9 @@ class Gradient:
 
     def budget(self, rows: float) -> None:
         self.rows_ = rows
+
+    def ahead(self, states: Sequence[TaskState], clock: Clock, slot: Slot, rows: int) -> list[Slot]:
+        return rest_of_warm_up(states, slot, rows, self.trials, self.rows_, self.light)
 
     def next(self, states: Sequence[TaskState], clock: Clock) -> Slot | None:
         if self.trials < 1 or self.window < 1:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from tt_spec.clock import Clock
 from tt_spec.types import Slot, TaskState
 
-from tt_schedule.warmup import first_slot, warm_up
+from tt_schedule.warmup import first_slot, rest_of_warm_up, warm_up
 
 __all__ = ["Linear"]
 
@@ -30,6 +30,9 @@ class Linear:
 
     def budget(self, rows: float) -> None:
         self.rows_ = rows
+
+    def ahead(self, states: Sequence[TaskState], clock: Clock, slot: Slot, rows: int) -> list[Slot]:
+        return rest_of_warm_up(states, slot, rows, self.trials, self.rows_)
 
     def next(self, states: Sequence[TaskState], clock: Clock) -> Slot | None:
         racing = [i for i, s in enumerate(states) if s.finished is None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ from tt_spec.faults import blame
 from tt_spec.roles import (
     Bounds,
     Budgeted,
+    Expects,
+    Foresees,
     LimitsRows,
     LimitsTime,
     Listener,
@@ -122,6 +125,8 @@ class Loop:
         self.info = dataclasses.replace(info, states=tuple(self.states))
         self.whole = RunState(self.states, clock.now())
         self._failing: set[int] = set()
+        self._ahead: deque[Slot] = deque()
+        self._asked: dict[int, tuple[Batch, float]] = {}
 
     def run(self) -> Outcome:
         """All slots, to the end."""
@@ -149,15 +154,36 @@ class Loop:
 
     def next_slot(self) -> Slot | None:
         """The scheduler's next slot; its `info` also says its number and what deciding took, `decided_s`."""
-        left = rows_left(self.stoppers, self.whole, self.clock)
         began = self.clock.now()
+        while self._ahead:
+            if self.states[(slot := self._ahead.popleft()).task].finished is None:
+                return self._numbered(slot, began)
+        left = rows_left(self.stoppers, self.whole, self.clock)
         with blame("scheduler", self.scheduler):
             if isinstance(self.scheduler, Budgeted):
                 self.scheduler.budget(left)
             slot = self.scheduler.next(self.states, self.clock)
             _check(slot, self.states)
-        if slot is None:
-            return None
+            if slot is None:
+                return None
+            self._foresee(slot)
+        return self._numbered(slot, began)
+
+    def _foresee(self, slot: Slot) -> None:
+        """Take what is known of the slots after this one, as far as they fill its batch: builds of one row would leave
+        all cores but one idle."""
+        room = min(self.batch, _rows_allowed(self.stoppers, self.whole)) - (slot.trials or self.batch)
+        if room < 1 or not (isinstance(self.scheduler, Foresees) and isinstance(self.measurer, Expects)):
+            return
+        for s in self.scheduler.ahead(self.states, self.clock, slot, int(room)):
+            _check(s, self.states)
+            if s.trials is None or s.task in (slot.task, *(a.task for a in self._ahead)):
+                raise ValueError(f"ahead must give slots of other tasks, each once and with trials, got {s}")
+            if (room := room - s.trials) < 0:
+                raise ValueError("ahead must keep to the rows that it was given")
+            self._ahead.append(s)
+
+    def _numbered(self, slot: Slot, began: float) -> Slot:
         self.whole.slots += 1
         about = {"number": self.whole.slots, "gain_s": slot.gain_s, "decided_s": self.clock.now() - began}
         return dataclasses.replace(slot, info={**slot.info, **about})
@@ -199,14 +225,16 @@ class Loop:
     def _turn(self, slot: Slot, rows: int) -> int:
         """One batch: ask, measure, tell; how many results came. Asking and measuring meet here and nowhere else."""
         pipeline, state = self.pipelines[slot.task], self.states[slot.task]
-        asked_at, before_s = self.clock.now(), state.best_s
-        asked = pipeline.ask(rows)
-        asked_s = self.clock.now() - asked_at
+        before_s, ahead = state.best_s, slot.task in self._asked
+        asked, asked_s = self._asked.pop(slot.task) if ahead else self._ask(slot.task, rows)
+        if not ahead:
+            self._ask_ahead(slot.task, asked)
+        began = self.clock.now() - asked_s
         refused = self._refused(asked, pipeline, state)
         if not len(asked.codes):
             state.finished = "its space is exhausted"
             return 0
-        asked.info["slot"] = {**slot.info, "asked_s": asked_s}
+        asked.info["slot"] = {**slot.info, "asked_s": asked_s, **({"ahead": True} if ahead else {})}
         results: list[Measurement] = []
         broke: Exception | None = None
         try:
@@ -219,7 +247,7 @@ class Loop:
             broke = broke or e
         if broke is None and self.over() is None:
             self._look_again(asked, pipeline, state, results)
-        state.row_s = (self.clock.now() - asked_at) / max(1, len(results))
+        state.row_s = (self.clock.now() - began) / max(1, len(results))
         if math.isfinite(before_s):
             asked.info["slot"]["realised_s"] = state.weight * (before_s - state.best_s)
         state.batches += 1
@@ -232,6 +260,26 @@ class Loop:
         if broke is not None:
             raise broke
         return len(results)
+
+    def _ask(self, task: int, rows: int) -> tuple[Batch, float]:
+        """A batch, and the seconds that asking took."""
+        began = self.clock.now()
+        return self.pipelines[task].ask(rows), self.clock.now() - began
+
+    def _ask_ahead(self, task: int, asked: Batch) -> None:
+        """Ask for the batches of the slots that are known, so that the measurer can build them beside this one."""
+        if not (self._ahead and isinstance(self.measurer, Expects)):
+            return
+        self._expect(self.measurer, task, asked)
+        for s in self._ahead:
+            rows = min(s.trials or 1, self._rows_of_task(self.states[s.task]))
+            if s.task not in self._asked and rows >= 1 and self.over() is None:
+                self._asked[s.task] = self._ask(s.task, int(rows))
+                self._expect(self.measurer, s.task, self._asked[s.task][0])
+
+    def _expect(self, measurer: Expects, task: int, asked: Batch) -> None:
+        with blame("measurer", measurer):
+            measurer.expect(self.pipelines[task].task, asked.codes)
 
     def _look_again(self, asked: Batch, pipeline: Asks, state: TaskState, results: list[Measurement]) -> None:
         """Time the leaders once more in turns, and rows that may have been unlucky; what is found then counts."""

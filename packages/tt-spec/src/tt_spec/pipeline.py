@@ -66,15 +66,17 @@ class Pipeline:
             and the surrogate must read knobs.
         draft: A cheap cost model over knobs that guides the searcher where `surrogate` reads statements, which are
             dear; `surrogate` then ranks only what the searcher hands over. (Draft-then-verify: Pruner, ASPLOS 2025.)
-        verify: How many rows the searcher hands over when there is a draft. (default: 256)
+        verify: How many rows the searcher hands over for a full batch when there is a draft. (default: 256)
+        batch: Rows of a full batch; a smaller one is chosen among as many fewer. (default: 64)
         seed: Root of all randomness.
         peers: Pipelines whose data a `shared` surrogate learns from, this one among them.
         warm: Rows to measure first, `(n, d)`.
         guidance: Lets rows of other tasks and devices have a say; see `tt_spec.guidance`.
     """
 
-    CLOSE, CONTENDERS, LOOKS = 1.05, 4, 3
-    """Of `doubtful`: how near to the leader, how many, and timings after which a leader is known."""
+    CLOSE, CONTENDERS, LOOKS, MANY = 1.05, 4, 3, 4
+    """Of `doubtful`: how near to the leader, how many, timings after which a leader is known, and rows before there is
+    a race."""
 
     UNLUCKY, UNLUCKY_S = 2, 1.5
     """Of `doubtful`: rows timed in another state of the machine, and how far behind the leader they may lie."""
@@ -94,6 +96,7 @@ class Pipeline:
         programs: ProgramSource | None = None,
         draft: Surrogate | None = None,
         verify: int = 256,
+        batch: int = 64,
         seed: int = 0,
         clock: Clock | None = None,
         peers: list[Pipeline] | None = None,
@@ -106,7 +109,7 @@ class Pipeline:
             raise ValueError(f"a draft model must read knobs, this one reads {draft.inputs}")
         self.task, self.space = task, task.space
         self.surrogate, self.searcher, self.sampler = surrogate, searcher, sampler
-        self.programs, self.draft, self.verify = programs, draft, verify
+        self.programs, self.draft, self.verify, self.batch = programs, draft, verify, batch
         self.seed, self.clock = seed, clock or WallClock()
         self.peers = peers if peers is not None else [self]
         self.guidance = guidance
@@ -201,12 +204,13 @@ class Pipeline:
         """Rows `(n, d)` that deserve another timing after these results of a batch.
 
         The leader and those within `CLOSE` of it, at most `CONTENDERS`, as long as one of them was timed fewer than
-        `LOOKS` times: the fastest of many timings is the luckiest. And up to `UNLUCKY` rows of the batch that met the
-        machine in no state that counts, and may be nearly as good as the leader.
+        `LOOKS` times: the fastest of many timings is the luckiest; of fewer than `MANY` it may be the fastest. And up
+        to `UNLUCKY` rows of the batch that met the machine in no state that counts, and may be nearly as good as the
+        leader.
         """
         best_s = self.best_s
         top = [row for row, s in self.top(self.CONTENDERS) if s <= self.CLOSE * best_s]
-        if all(self._looks[token(row)] >= self.LOOKS - 1 for row in top):
+        if len(self._rows) < self.MANY or all(self._looks[token(row)] >= self.LOOKS - 1 for row in top):
             top = []
         away = [m for m in results if m.error is None and m.noise is not None and abs(m.noise.slowdown - 1) > SHARE]
         away = sorted((m for m in away if m.latency_s <= self.UNLUCKY_S * best_s), key=lambda m: m.latency_s)
@@ -325,7 +329,8 @@ class Pipeline:
         self._fit(turn)
         ctx = self._context("searcher", turn)
         with blame("searcher", self.searcher):
-            asked = self.searcher.propose(ctx, max(self.verify, n) if self.draft else n)
+            most = max(n, math.ceil(self.verify * min(1.0, n / self.batch))) if self.draft else n
+            asked = self.searcher.propose(ctx, most)
             proposal = checked_proposal(asked, self.space, self.searcher)
             info = dict(proposal.info)
         if self.draft is not None and len(proposal.codes):

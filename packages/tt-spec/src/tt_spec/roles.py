@@ -51,6 +51,8 @@ __all__ = [
     "Candidate",
     "Checks",
     "Evaluator",
+    "Expects",
+    "Foresees",
     "Gauges",
     "Host",
     "Learns",
@@ -211,6 +213,16 @@ class Prestarts(Protocol):
 
     def prestart(self) -> None:
         """Start what it needs and return at once."""
+        ...
+
+
+@runtime_checkable
+class Expects(Protocol):
+    """A measurer that can build rows before they are to be measured, so that no core waits."""
+
+    def expect(self, task: Task, codes: np.ndarray) -> None:
+        """Rows `(n, d)` that `measure` will be asked for soon, in the order of the calls; returns at once. What comes
+        of them is told when they are measured, as if nothing had been expected; rows that never are cost nothing."""
         ...
 
 
@@ -388,6 +400,16 @@ class Budgeted(Protocol):
 
     def budget(self, rows: float) -> None:
         """Told before each `next` how many more rows the run is likely to measure, inf where nothing bounds it."""
+        ...
+
+
+@runtime_checkable
+class Foresees(Protocol):
+    """A scheduler that knows some of its slots beforehand, whatever the ones before them find."""
+
+    def ahead(self, states: Sequence[TaskState], clock: Clock, slot: Slot, rows: int) -> list[Slot]:
+        """The slots after `slot`, in order, each of another task and with a number of trials, `rows` in all at most;
+        may be none. The loop gives these before it asks for a `next` again."""
         ...
 
 
@@ -688,10 +710,10 @@ PROTOCOLS: dict[str, type] = {
 """The protocol of each role."""
 
 CAPABILITIES: dict[str, tuple[type, ...]] = {
-    "measurer": (Prestarts, Retimes, Races, Checks, RacesModels, RunsModels),
+    "measurer": (Prestarts, Expects, Retimes, Races, Checks, RacesModels, RunsModels),
     "surrogate": (Prestarts,),
     "searcher": (Learns,),
-    "scheduler": (Budgeted, Peaked),
+    "scheduler": (Budgeted, Foresees, Peaked),
     "stopper": (LimitsRows, LimitsTime, Bounds, Remarks),
     "store": (Remembers, ListsRuns, Summarises, Lends),
 }

@@ -56,10 +56,24 @@ class Spent:
         run = min(sum(m.cost.get("run", 0.0) for m in results) + again, wall)
         builds = sum(m.cost.get("apply", 0.0) + m.cost.get("build", 0.0) for m in results)
         build = min(builds / self.workers, wall - run)
-        think = min(float(batch.info.get("slot", {}).get("asked_s") or 0.0), wall - run - build)
+        slot = batch.info.get("slot", {})
+        asked = float(slot.get("asked_s") or 0.0)
+        think = min(asked, wall - run - build)
+        if slot.get("ahead"):  # asked and built while another batch was waited for
+            self._before("build", builds / self.workers - build)
+            self._before("think", asked - think)
         parts = {"think": think, "build": build, "run": run, "wait": wall - run - build - think}
         self.spans.append(Span(at, parts))
         self.before = at
+
+    def _before(self, part: str, seconds: float) -> None:
+        """Call so many seconds of waiting in earlier spans `part`, the latest first."""
+        for span in reversed(self.spans):
+            taken = min(seconds, span.parts["wait"])
+            if taken > 0:
+                span.parts["wait"] -= taken
+                span.parts[part] += taken
+                seconds -= taken
 
     @property
     def parts(self) -> dict[str, float]:

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Protocol
+from weakref import WeakValueDictionary
 
 import numpy as np
 import tvm
@@ -48,7 +49,8 @@ ENOUGH = 200
 class TvmBackend:
     """Builds rows in memory and calls them in this process: no archive, no linker.
 
-    Tasks stay open, with their space, random arguments and the untuned program's outputs.
+    Tasks stay open, with their space, random arguments and the untuned program's outputs. A row whose candidate
+    somebody still holds is not built again.
     """
 
     SCHEDULES = 512
@@ -105,11 +107,16 @@ class TvmBackend:
     def build(self, task: Task, row: np.ndarray) -> TvmCandidate:
         self._seat.build()
         work = self._open[task.key]
+        if (held := work.candidates.get(token(row))) is not None:
+            return held
+        work.untuned()  # its check will ask for that program: better now than while nobody else may work
         start = time.perf_counter()
         schedule = work.schedule(row)
         apply_s = time.perf_counter() - start
         library = work.compile(schedule.mod)
-        return TvmCandidate(work, library, apply_s, work.programs.repack(np.asarray(row, dtype=np.int64)))
+        candidate = TvmCandidate(work, library, apply_s, work.programs.repack(np.asarray(row, dtype=np.int64)))
+        work.candidates[token(row)] = candidate
+        return candidate
 
     def threads(self) -> int:
         """Threads that TVM's runtime uses in this process."""
@@ -241,6 +248,7 @@ class _Workload:
     def __init__(self, mod: tvm.IRModule, target: Target, programs: Workload, seat: Seat) -> None:
         self.mod, self.target, self.programs, self.seat = mod, target, programs, seat
         self.about, self._zeros = str(target), wanted(target)
+        self.candidates: WeakValueDictionary[bytes, TvmCandidate] = WeakValueDictionary()
         self._schedules: OrderedDict[bytes, tvm.s_tir.Schedule] = OrderedDict()
         self._arguments: list[tvm.runtime.Tensor] | None = None
         self._repacked: dict[Repacked, tvm.runtime.Tensor] = {}

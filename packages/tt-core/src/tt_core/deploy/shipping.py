@@ -28,10 +28,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Shipment", "Shipped", "Ships", "Winners", "beats", "leaders", "race", "ship", "write_untuned"]
 
-ROUNDS, ROUND_MS = 10, 10.0
+ROUNDS, ROUND_MS, LIGHT_MS = 10, 10.0, 2.0
+"""Rounds of a race, and how long a program is timed in each: in those of light tasks a fifth."""
 
 KEEP, WITHIN = 4, 1.1
-"""Finalists of a task at most, and how many times the best's seconds one may have taken."""
+"""Finalists of a heavy task at most, and how many times the best's seconds one may have taken."""
 
 
 class Ships(Races, Checks, RacesModels, RunsModels, Protocol):
@@ -107,7 +108,7 @@ def race(
     matters = heavy(shares(tasks, [p.best_s for p in pipelines])) if tasks else []
     order = sorted(zip(pipelines, matters, strict=True), key=lambda pm: -_latency_s(pm[0]))
     for p, many in order:
-        row, seconds[p.task.key] = _winner(p, measurer, wrong, KEEP if many else 1, not enough())
+        row, seconds[p.task.key] = _winner(p, measurer, wrong, many, not enough())
         if row is not None:
             rows[p.task.key] = row
     return Winners(rows, seconds)
@@ -118,12 +119,12 @@ def _latency_s(p: Pipeline) -> float:
 
 
 def _winner(
-    p: Pipeline, measurer: Ships, wrong: Callable[[Measurement], None], keep: int, timed: bool
+    p: Pipeline, measurer: Ships, wrong: Callable[[Measurement], None], many: bool, timed: bool
 ) -> tuple[np.ndarray | None, float]:
     """The row that ships, None for the untuned program, and its seconds.
 
     Args:
-        keep: Finalists, at most.
+        many: Whether there may be several finalists.
         timed: Whether they race; else the best that computes the right result ships.
     """
     near = [(row, s) for row, s in p.top(KEEP) if s <= WITHIN * p.best_s]
@@ -132,8 +133,8 @@ def _winner(
         medians = [s for _, s in near]
         winner = 0
         if timed:
-            rows = np.stack([row for row, _ in near[:keep]])
-            *times, untuned = measurer.race(p.task, rows, ROUNDS, ROUND_MS, True)
+            rows = np.stack([row for row, _ in near[: KEEP if many else 1]])
+            *times, untuned = measurer.race(p.task, rows, ROUNDS, ROUND_MS if many else LIGHT_MS, True)
             medians = [float(np.median(t)) for t in times]
             winner = int(np.argmin(medians))
             if beats(untuned, times[winner]):

@@ -10,7 +10,7 @@ import pytest
 
 from tt_spec.pieces.synthetic import synthetic_task
 from tt_spec.rng import draw
-from tt_spec.roles import Checks, Prestarts, Races, RacesModels, Retimes, RunsModels, capabilities
+from tt_spec.roles import Checks, Expects, Prestarts, Races, RacesModels, Retimes, RunsModels, capabilities
 from tt_spec.types import Bar, Task, Trial
 
 __all__ = ["MeasurerContract"]
@@ -94,6 +94,14 @@ class MeasurerContract:
             assert piece.prestart() is None and piece.prestart() is None, "prestart may be called twice"
         codes = _rows(piece, task, 1)
         _check(task, codes, list(piece.measure(task, codes, Bar(cap_s=1.0))))
+
+    def test_what_is_expected_is_measured_once(self, piece: Any, task: Task) -> None:
+        if Expects not in capabilities("measurer", piece):
+            return
+        codes = _rows(piece, task, 5)
+        assert piece.expect(task, codes[:4]) is None and piece.expect(task, codes[:0]) is None
+        for batch in (codes[2:3], codes[4:], codes[:2]):  # in another order, unexpected ones among them, and not all
+            _check(task, batch, list(piece.measure(task, batch, Bar(cap_s=1.0))))
 
     def test_times_again_what_it_holds(self, piece: Any, task: Task) -> None:
         if Retimes not in capabilities("measurer", piece):

@@ -11,7 +11,7 @@ import pytest
 
 from tt_spec.clock import VirtualClock
 from tt_spec.pieces.synthetic import synthetic_task
-from tt_spec.roles import Budgeted, Peaked
+from tt_spec.roles import Budgeted, Foresees, Peaked
 from tt_spec.testing.examples import check_info
 from tt_spec.types import Slot, TaskState
 
@@ -79,6 +79,23 @@ class SchedulerContract:
         slots = _Run(3, self.longest).drive(piece)
         assert {s.task for s in slots} == {0, 1, 2}, f"every task must get a slot, these did: {_tasks(slots)}"
 
+    def test_foresees_what_it_then_does(self, piece: Any) -> None:
+        if not isinstance(piece, Foresees):
+            return
+        for failing in ((), (0, 1, 2, 3)):
+            run = _Run(4, self.longest, failing)
+            asked: Any = copy.deepcopy(piece)
+            run.states[3].finished = "before the start"
+            slot = asked.next(run.states, run.clock)
+            assert copy.deepcopy(asked).ahead(run.states, run.clock, slot, 0) == [], "no rows, no slots"
+            ahead = copy.deepcopy(asked).ahead(run.states, run.clock, slot, 1000)
+            assert sum(s.trials or 1001 for s in ahead) <= 1000, "slots with trials, within the rows that were given"
+            for foreseen in ahead:
+                assert foreseen.task not in (slot.task, 3), "slots of other tasks, which are not finished"
+                run.batch(slot.task, slot.trials or 1)
+                slot = asked.next(run.states, run.clock)
+                assert slot == foreseen, f"{foreseen} was foreseen, {slot} came"
+
     def test_same_states_same_slots(self, piece: Any) -> None:
         a, b = (_Run(3, self.longest).drive(p) for p in (copy.deepcopy(piece), copy.deepcopy(piece)))
         assert _tasks(a) == _tasks(b), "same states must give the same slots: seed what is random"
@@ -132,6 +149,10 @@ class _Run:
         assert slot.seconds is None or slot.seconds > 0, f"a slot has more than 0 seconds, got {slot.seconds}"
         assert math.isfinite(slot.gain_s), f"gain_s must be finite, got {slot.gain_s}"
         check_info(slot.info)
+
+    def batch(self, i: int, n: int) -> None:
+        """Measure `n` rows of a task."""
+        self._batch(i, self.states[i], n)
 
     def _batch(self, i: int, state: TaskState, n: int) -> None:
         self.clock.advance(1.0 + i)

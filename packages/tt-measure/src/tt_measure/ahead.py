@@ -1,0 +1,84 @@
+"""Rows whose turn comes later, built by workers that would wait."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+import numpy as np
+from tt_spec.space import token
+from tt_spec.types import Task
+
+from tt_measure.process import Job, Process
+from tt_measure.team import Team
+
+__all__ = ["Ahead", "Built"]
+
+Key = tuple[str, bytes]
+
+
+@dataclass(frozen=True)
+class Built:
+    """A row that a worker builds or has built; `job` is its build's."""
+
+    process: Process
+    job: Job
+
+
+class Ahead:
+    """Expected rows. One that fails here, or whose worker is lost, is forgotten: it is built again when its turn
+    comes, and what becomes of it is told then.
+
+    Args:
+        build_s: Limit of one build, seconds.
+        most: Rows that are built or being built at once; of four times as many expected ones the oldest are dropped.
+    """
+
+    def __init__(self, team: Team, build_s: float, most: int) -> None:
+        self.team, self.build_s, self.most = team, build_s, most
+        self._waiting: OrderedDict[Key, tuple[Task, np.ndarray]] = OrderedDict()
+        self._built: OrderedDict[Key, Built] = OrderedDict()
+
+    def expect(self, task: Task, codes: np.ndarray) -> None:
+        """Rows `(n, d)` to build when a worker has nothing else to do."""
+        for row in np.ascontiguousarray(codes, dtype=np.int64):
+            self._waiting[task.key, token(row)] = task, row
+        self._forget()
+
+    def work(self, room: int | None = None) -> None:
+        """Give idle workers rows to build, where possible of tasks that they know: while at most `room` are built."""
+        self._collect()
+        room = self.most if room is None else room
+        for p in self.team.idle():
+            if not self._waiting or len(self._built) >= room:
+                return
+            known = (k for k, (task, _) in self._waiting.items() if self.team.knows(p, task))
+            key = next(known, next(iter(self._waiting)))
+            task, row = self._waiting.pop(key)
+            job = self.team.submit(p, "build", self.team.handle(p, task), row, self.build_s)
+            self._built[key] = Built(p, job)
+
+    def take(self, task: Task, row: np.ndarray) -> Built | None:
+        """The row if it was begun, now the caller's; None if it is to be built yet. It is expected no more."""
+        self._collect()
+        key = task.key, token(row)
+        self._waiting.pop(key, None)
+        return self._built.pop(key, None)
+
+    def _collect(self) -> None:
+        for key, built in list(self._built.items()):
+            ending = built.job.ending
+            if built.process.lost or (ending is not None and ending.verdict != "done"):
+                del self._built[key]
+            elif ending is not None:
+                built.process.tokens.add(built.job.number)
+
+    def _forget(self) -> None:
+        while len(self._waiting) + len(self._built) > 4 * self.most:
+            if not self._built:
+                self._waiting.popitem(last=False)
+                continue
+            _, built = self._built.popitem(last=False)
+            built.process.tokens.discard(built.job.number)
+            if not built.process.lost:
+                built.process.tell("drop", [built.job.number])
