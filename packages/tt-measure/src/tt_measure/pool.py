@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import sys
 import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import psutil
+from tt_spec import child
 from tt_spec.container import within_quota
 from tt_spec.roles import Evaluator, Realised
 from tt_spec.space import token
@@ -19,13 +19,17 @@ from tt_spec.types import Bar, Statements, Task, Trial, concat_statements
 from tt_spec.windows import Reference
 
 from tt_measure.fixed import Fixed
+from tt_measure.lock import TimingLock
 from tt_measure.parts import in_parts
 from tt_measure.passage import Passage
-from tt_measure.process import Process, WorkerError
+from tt_measure.process import GRACE_S, Ending, Process, WorkerError
 from tt_measure.rules import Rules
-from tt_measure.team import POLL_S, Team, end_all
+from tt_measure.team import OUTSIDE, POLL_S, Team, end_all
 
 __all__ = ["WorkerPool"]
+
+TRIES = 3
+"""Workers that a call may lose before it begins, or by a kill from outside."""
 
 
 class WorkerPool:
@@ -47,12 +51,16 @@ class WorkerPool:
         check_timeout_s: Of one comparison with the untuned program, which the backend may run first. (default: 120)
         realise_timeout_s: Of one call to `realise` or `features` (at most 64 rows). (default: 30)
         start_timeout_s: Of importing the backend. (default: 120)
-        memory_bytes: Resident memory of one worker; None is 60 % of the machine's, divided by the workers.
+        open_timeout_s: Of opening a task in a worker, and of a look at the machine's states. (default: 300)
+        memory_bytes: Resident memory of one worker; None is 60 % of the machine's, divided by the workers. A call,
+            beside which the others hardly work, may use what all of them may together.
         lock: Whether timing waits for other processes; a path to use another lock file.
         verify: Whether a candidate that beats the incumbent must compute the right result.
         chunk: Candidates that each worker builds before timing starts. (default: 8)
         path: Directories put before `sys.path` in the workers.
         seed: Root of the evaluator's randomness.
+        grace_s: How long a worker may stay silent beyond its limit before it is taken for one that hangs: stopped,
+            swapped out, asleep in the kernel, or without the limit, which a candidate can take off. (default: 10)
     """
 
     def __init__(
@@ -72,12 +80,14 @@ class WorkerPool:
         chunk: int = 8,
         path: Sequence[str | os.PathLike[str]] = (),
         seed: int = 0,
+        grace_s: float = GRACE_S,
+        open_timeout_s: float = 300.0,
     ) -> None:
         self.backend, self.workers, self.threads_, self.evaluator = backend, workers, threads, evaluator
         self.build_timeout_s, self.run_timeout_s, self.check_timeout_s = build_timeout_s, run_timeout_s, check_timeout_s
         self.realise_timeout_s, self.start_timeout_s = realise_timeout_s, start_timeout_s
         self.memory_bytes, self.lock, self.verify, self.chunk = memory_bytes, lock, verify, chunk
-        self.path, self.seed = path, seed
+        self.path, self.seed, self.grace_s, self.open_timeout_s = path, seed, grace_s, open_timeout_s
         self._team: Team | None = None
         self._closed = False
         self._reference = Reference()
@@ -173,17 +183,22 @@ class WorkerPool:
         Raises:
             WorkerError: It raised, crashed or took too long; the message says which.
         """
+        ending, tries = self._called(method, task, args, exclusive, timeout_s), 1
+        while tries < TRIES and _outside(ending):
+            ending, tries = self._called(method, task, args, exclusive, timeout_s), tries + 1
+        if ending.verdict == "done":
+            return ending.value
+        what = f"took longer than {timeout_s:g} s" if ending.reason == "time" else f"failed: {ending.text}"
+        raise WorkerError(f"backend method {method!r} {what}")
+
+    def _called(self, method: str, task: Task | None, args: tuple, exclusive: bool, timeout_s: float) -> Ending:
         team = self._ready()
         process = self._free(team, exclusive)
         handle = None if task is None else team.handle(process, task)
         job = team.submit(process, "call", handle, method, args, exclusive, timeout_s)
         while job.ending is None:
             team.pump()
-        ending = job.ending
-        if ending.verdict == "done":
-            return ending.value
-        what = f"took longer than {timeout_s:g} s" if ending.reason == "time" else f"failed: {ending.text}"
-        raise WorkerError(f"backend method {method!r} {what}")
+        return job.ending
 
     def threads(self) -> int:
         """Threads that a candidate runs with, by the backend's word."""
@@ -223,14 +238,18 @@ class WorkerPool:
         threads = _cores() if self.threads_ is None else self.threads_
         if size < 1 or threads < 1 or self.chunk < 1:
             raise ValueError(f"workers, threads and chunk must be at least 1, got {size}, {threads}, {self.chunk}")
+        lock = {True: None, False: False}[self.lock] if isinstance(self.lock, bool) else os.fspath(self.lock)
+        if lock is not False:
+            TimingLock(lock).check()
         hello = {
-            "path": [*(str(Path(p).resolve()) for p in self.path), *sys.path],
+            "path": [*(str(Path(p).resolve()) for p in self.path), *child.path()],
             "backend": self.backend,
             "evaluator": blob,
-            "lock": {True: None, False: False}[self.lock] if isinstance(self.lock, bool) else os.fspath(self.lock),
+            "lock": lock,
             "limit_s": self.start_timeout_s,
+            "open_s": self.open_timeout_s,
         }
-        return Team(size, threads, self.memory_bytes or 0.6 * _memory() / size, hello)
+        return Team(size, threads, self.memory_bytes or 0.6 * _memory() / size, hello, self.grace_s)
 
     @staticmethod
     def _free(team: Team, alone: bool) -> Process:
@@ -240,6 +259,11 @@ class WorkerPool:
             team.pump()
             team.revive()
         return team.idle()[0]
+
+
+def _outside(ending: Ending) -> bool:
+    """Whether a worker was lost before it began, or killed from outside."""
+    return ending.reason == "killed" or (ending.reason in OUTSIDE and ending.stage in ("", "open"))
 
 
 def _cores() -> int:
