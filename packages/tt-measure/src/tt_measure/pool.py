@@ -22,7 +22,7 @@ from tt_measure.fixed import Fixed
 from tt_measure.lock import TimingLock
 from tt_measure.parts import in_parts
 from tt_measure.passage import Passage
-from tt_measure.process import GRACE_S, Ending, Process, WorkerError
+from tt_measure.process import GRACE_S, CallError, Ending, Process, WorkerError
 from tt_measure.rules import Rules
 from tt_measure.team import OUTSIDE, POLL_S, Team, end_all
 
@@ -159,7 +159,8 @@ class WorkerPool:
 
     def check(self, task: Task, row: np.ndarray) -> str | None:
         """The backend's `check`, alone: see `tt_spec.roles.Checks`."""
-        return self.call("check", task, row, exclusive=True)
+        limit_s = self.build_timeout_s + self.check_timeout_s
+        return self.call("check", task, row, exclusive=True, timeout_s=limit_s)
 
     def race_models(
         self, paths: list[str], inputs: dict[str, np.ndarray], seconds: float = 6.0, rounds: int = 10
@@ -181,7 +182,8 @@ class WorkerPool:
             timeout_s: Of the call.
 
         Raises:
-            WorkerError: It raised, crashed or took too long; the message says which.
+            CallError: It raised, crashed or took too long; the message says which.
+            WorkerError: It was never begun.
         """
         ending, tries = self._called(method, task, args, exclusive, timeout_s), 1
         while tries < TRIES and _outside(ending):
@@ -189,7 +191,10 @@ class WorkerPool:
         if ending.verdict == "done":
             return ending.value
         what = f"took longer than {timeout_s:g} s" if ending.reason == "time" else f"failed: {ending.text}"
-        raise WorkerError(f"backend method {method!r} {what}")
+        text = f"backend method {method!r} {what}"
+        if ending.stage != "call":
+            raise WorkerError(text)
+        raise CallError(text, "run-timeout" if ending.reason in ("time", "silent") else "run")
 
     def _called(self, method: str, task: Task | None, args: tuple, exclusive: bool, timeout_s: float) -> Ending:
         team = self._ready()

@@ -20,13 +20,16 @@ from typing import Any, Literal
 
 import psutil
 from tt_spec import child
-from tt_spec.errors import PieceError
+from tt_spec.errors import PieceError, ProgramError
 
 from tt_measure import family
 
-__all__ = ["Job", "Ending", "GRACE_S", "Process", "WorkerError"]
+__all__ = ["BEAT_S", "CallError", "Job", "Ending", "GRACE_S", "Process", "WorkerError"]
 
 LOG_BYTES = 16 << 20
+
+BEAT_S = 1.0
+"""How often a worker that waits for the timing lock says that it lives."""
 
 GRACE_S = 10.0
 """How long a worker may stay silent beyond what it announced."""
@@ -40,6 +43,10 @@ REAP_S = 5.0
 
 class WorkerError(PieceError):
     """A worker cannot do its work, and no candidate is to blame."""
+
+
+class CallError(WorkerError, ProgramError):
+    """A method of the backend crashed, hung or raised."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +144,7 @@ class Process:
     def send(self, job: Job, *args: Any) -> Job:
         """Hand over a job; the worker must have none. The job of a worker that is lost is over at once."""
         self.job, number, kind = job, job.number, job.kind
+        self.waiting_s = 0.0
         if not self.lost:
             self._log_at = os.fstat(self.log.fileno()).st_size
         self._expect(0.0)
@@ -192,7 +200,7 @@ class Process:
             (job.stage, within_s), job.since = value, time.monotonic()
             self._expect(within_s)
         elif verdict == "waiting":
-            self.waits = value
+            self.waits, self.waiting_s = value, self.waiting_s + BEAT_S
         elif verdict == "done":
             self.end(Ending("done", value, job.stage))
         else:

@@ -28,7 +28,7 @@ OUTSIDE = ("silent", "killed")
 """Why a worker may be lost without any doing of its backend; see `Ending`."""
 
 WAIT_S = 60.0
-"""How often a line says who keeps a worker from its work."""
+"""How long a worker waits for the timing lock before a line says who has it, and then how often."""
 
 
 class Team:
@@ -107,7 +107,7 @@ class Team:
 
     def _tell(self, p: Process) -> None:
         """Say now and then who keeps a worker from its work."""
-        if p.waits and time.monotonic() - self._said_s > WAIT_S:
+        if p.waits and p.waiting_s >= WAIT_S and time.monotonic() - self._said_s > WAIT_S:
             self._said_s = time.monotonic()
             warnings.warn(p.waits, stacklevel=2)
 

@@ -25,13 +25,11 @@ from tt_spec.windows import Seen, Windows
 from tt_measure import family
 from tt_measure.kept import Kept, Program
 from tt_measure.lock import TimingLock
+from tt_measure.process import BEAT_S
 from tt_measure.rules import Terms, Verdict
 
 Note = Callable[[str, float], None]
 """Tells the parent what the worker does now, and within how many seconds it will be heard of again."""
-
-BEAT_S = 1.0
-"""How often a worker that waits for the timing lock says that it lives."""
 
 
 def main() -> None:
