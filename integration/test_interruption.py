@@ -33,10 +33,11 @@ def _wait_for_batch(process, batches=1):
     raise AssertionError(f"the run ended early: {process.stderr.read()[-2000:]}")
 
 
-def test_ctrl_c_keeps_everything_and_writes_the_best_so_far(tmp_path):
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_ctrl_c_and_its_kin_keep_everything_and_write_the_best_so_far(tmp_path, sent):
     process = _start(tmp_path, "--out", "c.so")
     _wait_for_batch(process)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(sent)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 130, err[-2000:]
     result = events(out)[-1]
@@ -87,6 +88,37 @@ def test_kill_9_loses_nothing_reported_and_leaves_no_worker(tmp_path):
     assert len(after) == len(rows) + 8
     assert len(set(after)) == len(after)
     assert time.monotonic() - started < 120
+
+
+def test_a_signal_while_the_model_is_read_ends_the_run_and_leaves_nothing(tmp_path):
+    """Sent at several moments before anything is measured, and twice: no workers, no temporary files stay."""
+    (tmp_path / "tmp").mkdir()
+    for wait_s, times in ((1.0, 1), (2.5, 2), (4.0, 1)):
+        environment = {**os.environ, "TMPDIR": str(tmp_path / "tmp")}
+        command = [sys.executable, "-m", "tt_core", "tune", OP, "--minutes", "5", "--out", "d.so"]
+        process = subprocess.Popen(
+            command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        time.sleep(wait_s)
+        below = psutil.Process(process.pid).children(recursive=True)
+        for _ in range(times):
+            process.send_signal(signal.SIGTERM)
+            time.sleep(0.2)
+        _, err = process.communicate(timeout=120)
+        # before anything is set up the system ends it
+        assert process.returncode in (130, -signal.SIGTERM), err[-2000:]
+        assert b"Traceback" not in err
+        assert not psutil.wait_procs(below, timeout=20)[1]
+        assert not list((tmp_path / "tmp").glob("tt-*")) and not list(tmp_path.glob(".d.part*"))
+
+
+def test_nohup_is_heeded(tmp_path):
+    command = [sys.executable, "-m", "tt_core", "tune", OP, "--trials", "4", "--recipe", "random", "--tasks", "conv2d"]
+    process = subprocess.Popen(["nohup", *command], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    time.sleep(3)
+    process.send_signal(signal.SIGHUP)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err[-2000:]
 
 
 def test_a_reader_that_goes_away_ends_the_run(tmp_path):

@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import importlib
 import json
 import os
 import signal
@@ -33,6 +34,14 @@ BEHAVIOURS = (
     "noisy",
     "leak",
     "child",
+    "build-stop",
+    "run-stop",
+    "check-stop",
+    "build-deaf",
+    "build-killed",
+    "run-killed",
+    "oom",
+    "daemon",
 )
 
 
@@ -56,6 +65,8 @@ class Backend:
             raise RuntimeError("no such workload")
         if task.name == "open-crash":
             os.abort()
+        if task.name == "open-stop":
+            once(task.payload.decode(), stop)
         self.opened.append(task.key)
 
     def build(self, task: Task, row: np.ndarray) -> "Candidate":
@@ -82,6 +93,19 @@ class Backend:
             p = subprocess.Popen(["sleep", "1000"])
             c.log("child", p.pid, p.pid)
             os.abort()
+        if kind == "build-stop":
+            stop()
+        if kind == "build-deaf":
+            signal.signal(signal.SIGALRM, signal.SIG_IGN)
+            while True:
+                time.sleep(1000)
+        if kind == "build-killed":
+            once(f"{c.path}.{c.id}", killed)
+        if kind == "oom":
+            killed()
+        if kind == "daemon":
+            c.log("daemon", (pid := daemon()), pid)
+            os.abort()
         if kind == "leak":
             self.leaked.append(b"x" * (40 << 20))
         time.sleep(0.5 if kind == "build-slow" else 0.02)
@@ -98,6 +122,10 @@ class Backend:
                 raise ValueError("replay refused")
             if kind == "build-hang":
                 time.sleep(1000)
+            if kind == "build-stop":
+                stop()
+            if kind == "build-killed":
+                once(f"{task.payload.decode()}.{r[2]}", killed)
             why.append("not allowed" if kind == "wrong" else None)
         return Realised(np.stack([codes[:, 0], codes[:, 1], codes[:, 2] // 2 * 2], axis=1), tuple(why))
 
@@ -140,6 +168,22 @@ class Backend:
     def die(self) -> None:
         os.abort()
 
+    def stop(self) -> None:
+        stop()
+
+    def killed_once(self, flag: str) -> int:
+        once(flag, killed)
+        return 42
+
+    def size(self, blob: bytes) -> int:
+        return len(blob)
+
+    def imported(self, module: str) -> str:
+        return str(importlib.import_module(module).__file__)
+
+    def hold(self, megabytes: int) -> int:
+        return len(b"x" * (megabytes << 20))
+
 
 class Threaded(Backend):
     def threads(self) -> int:
@@ -168,6 +212,10 @@ class Candidate:
                 pass
         if self.kind == "run-memory":
             hog()
+        if self.kind == "run-stop":
+            stop()
+        if self.kind == "run-killed":
+            once(f"{self.path}.{self.id}", killed)
         if self.kind == "run-raise":
             raise RuntimeError("illegal address")
         if self.kind == "run-exit":
@@ -186,6 +234,8 @@ class Candidate:
         self.log("check", 0, 0)
         if self.kind == "check-segv":
             os.kill(os.getpid(), signal.SIGSEGV)
+        if self.kind == "check-stop":
+            stop()
         return "off by 0.5 at [0, 0]" if self.kind == "wrong" else None
 
 
@@ -214,6 +264,41 @@ def hog() -> None:
     while True:
         kept.append(b"x" * (24 << 20))
         time.sleep(0.005)
+
+
+def stop() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def killed() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def once(flag: str, what) -> None:
+    """Do it unless it was done before."""
+    if not os.path.exists(f"{flag}.done"):
+        open(f"{flag}.done", "w").close()
+        what()
+
+
+def daemon() -> int:
+    """A grandchild in a session of its own, without its family's environment, that holds all its files open."""
+    r, w = os.pipe()
+    if os.fork() == 0:
+        os.setsid()
+        if (pid := os.fork()) == 0:
+            time.sleep(1000)
+        os.write(w, str(pid).encode())
+        os._exit(0)
+    return int(os.read(r, 20))
+
+
+class StopsOnce(Backend):
+    """Its first worker is stopped while it starts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        once(os.environ["TT_TEST_FLAG"], stop)
 
 
 class Gauged(Backend):

@@ -8,13 +8,13 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from tt_spec import UserError
+from tt_spec import UserError, child
 
 from tt_bench.errors import BenchError
 
 __all__ = ["LaunchError", "program", "tt", "tuned"]
 
-COMMAND = (sys.executable, "-m", "tt_core")
+COMMAND = tuple(child.command("tt_core"))
 
 
 class LaunchError(BenchError):

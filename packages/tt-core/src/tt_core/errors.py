@@ -26,12 +26,12 @@ EXIT_CODES = {
     2: "a command line, recipe, piece or option that cannot be used",
     3: "a model or library that cannot be read, imported or compiled",
     4: "a target that is unknown, or that this machine cannot run",
-    5: "a tuned program computes something else, no file was written",
+    5: "the model computes something else than its peer, no file was written",
     6: "a history or output that cannot be read or written",
     7: "the run broke off (the best so far was written) or no chosen task has a valid program (no file was)",
     8: "this installation cannot tune, tt doctor says why",
     70: "a defect of tt, run it again with --debug and report it",
-    130: "Ctrl-C, the best so far was written",
+    130: "Ctrl-C, SIGTERM or SIGHUP, the best so far was written",
     141: "nobody reads the output any more",
 }
 """The exit codes of the command `tt`; there are no others."""

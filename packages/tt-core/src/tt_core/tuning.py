@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tt_spec import Foreign, Measurement, Outcome, Pipeline, Plugins, RunInfo, StoreError, Task, WallClock, summary
+from tt_spec.errors import PieceError
 from tt_spec.pieces.null_surrogate import NullSurrogate
 from tt_spec.pieces.random_searcher import RandomSearcher
 from tt_spec.pieces.top_sampler import TopSampler
@@ -32,7 +33,7 @@ from tt_core.assembly import (
 )
 from tt_core.causes import Causes
 from tt_core.compiler.target import cores, device_fingerprint, threads_of, use_all_cores
-from tt_core.errors import VerificationError
+from tt_core.errors import one_line
 from tt_core.events.log import EventLog, folder
 from tt_core.events.transfer import TransferNotes
 from tt_core.prepared import Prepared
@@ -78,7 +79,7 @@ def tune(
 
     Raises:
         UserError: Before anything is measured: unusable model, target, recipe, option, history or output path.
-        VerificationError: A tuned program computes something else; names the operator; no file is written.
+        VerificationError: The untuned model computes something else than its peer does; no file is written.
     """
     require_tvm()
     request, plugins = Request.of(model, asked), plugins or Plugins()
@@ -325,17 +326,19 @@ class _Run:
             return self.stages.left_s < after_s
 
         with self.stages.stage("re-timing", "re-timing and verifying the finalists"):
-            winners = race(self.made.pipelines, self.measurer, self._wrong, enough)
+            winners = race(self.made.pipelines, self.measurer, self._failed, enough)
             for p in self.others:
-                with suppress(VerificationError):  # nobody asked for this task: it stays untuned
-                    winners = winners.merged(race([p], self.measurer, self._wrong, enough))
+                with suppress(PieceError):  # nobody asked for this task: it stays untuned
+                    winners = winners.merged(race([p], self.measurer, self._failed, enough))
         told = {k: self.about[k] for k in ("recipe", "versions")}
         shipment = Shipment(self.ready, self.untuned.path, self.measurer, told, self.plugins, self.stages)
         path = Path(str(self.request.path))
         return winners, ship(shipment, winners, path)
 
-    def _wrong(self, m: Measurement) -> None:
-        """Tell the history of a finalist that computes something else."""
+    def _failed(self, m: Measurement) -> None:
+        """Tell the history of a finalist that computes something else, crashes or hangs."""
+        name = next((t.name for t in self.ready.lowered.tasks if t.key == m.task_key), m.task_key)
+        self.note(f"{name}: a finalist failed ({m.error}: {one_line(m.why)}); the next one takes its place")
         run_id = self.about["run_id"]
         with suppress(StoreError):  # a store that is broken has said so
             self.store.append([dataclasses.replace(m, at=self.stages.clock.now(), run_id=run_id, **self.stamp)])

@@ -17,7 +17,7 @@ from tt_spec.types import Bar, Task, Trial
 from tt_measure.ahead import Ahead
 from tt_measure.process import Ending, Job, Process, WorkerError
 from tt_measure.rules import Rules, Verdict
-from tt_measure.team import POLL_S, Team
+from tt_measure.team import OUTSIDE, POLL_S, Team
 
 __all__ = ["Passage"]
 
@@ -29,11 +29,13 @@ GAUGE_S = 0.2
 
 @dataclass(eq=False)
 class _Row:
-    """A row on its way. `tries` counts workers that it lost through no fault of its own; `name` is the
-    number of the job that built it, by which its worker knows it."""
+    """A row on its way. `tries` counts workers that it lost through no fault of its own; `killed` says that one of
+    them was killed from outside at work on it; `name` is the number of the job that built it, by which its worker
+    knows it."""
 
     row: np.ndarray
     tries: int = 0
+    killed: bool = False
     job: Job | None = None
     name: int = 0
     cost: dict[str, float] = field(default_factory=dict)
@@ -127,7 +129,7 @@ class Passage:
                 row.name = row.job.number if row.job else 0
                 p.tokens.add(row.name)
                 self.held.setdefault(p, []).append(row)
-            elif self._innocent(p, ending):
+            elif self._innocent(p, row, ending):
                 yield from self._again(row, ending)
             else:
                 row.cost = {"apply": 0.0, "build": row.job.seconds if row.job else 0.0}
@@ -178,7 +180,7 @@ class Passage:
         if ending.verdict == "undecided":
             raise PieceFailure("evaluator", self.rules.evaluator, ending.text)
         if ending.verdict != "done":
-            if self._innocent(p, ending):
+            if self._innocent(p, row, ending):
                 yield from self._again(row, ending)
             else:
                 row.cost["run"] = row.job.seconds if row.job else 0.0
@@ -201,8 +203,14 @@ class Passage:
 
     # -- failures -----------------------------------------------------------------------------------------------
 
-    def _innocent(self, p: Process, ending: Ending) -> bool:
-        """Whether a worker was lost before it began the row, or by memory that others may have used."""
+    def _innocent(self, p: Process, row: _Row, ending: Ending) -> bool:
+        """Whether a worker was lost before it began the row, by memory that others may have used, or for the first
+        time by a kill from outside: the kernel that runs out of memory chooses among all."""
+        if ending.reason in OUTSIDE and ending.stage in ("", "open"):
+            return True
+        if ending.reason == "killed" and not row.killed:
+            row.killed = True
+            return True
         if ending.verdict == "unopened" or ending.stage == "open":
             raise WorkerError(f"the backend cannot open task {self.task.name!r}: {ending.text}")
         if ending.verdict != "lost":
@@ -222,6 +230,8 @@ class Passage:
         why = ending.text
         if ending.reason == "time":
             error, why = f"{error}-timeout", f"{doing} took longer than {limit_s:g} s"
+        elif ending.reason == "silent":
+            error, why = f"{error}-timeout", f"while {doing}: {why}"
         elif ending.verdict == "lost" or doing == "checking":
             why = f"while {doing}: {why}"
         return _trial(row, error=error, why=why, cost=row.cost)

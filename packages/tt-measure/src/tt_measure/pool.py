@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import sys
 import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import psutil
+from tt_spec import child
 from tt_spec.container import within_quota
 from tt_spec.roles import Evaluator, Realised
 from tt_spec.space import token
@@ -20,13 +20,20 @@ from tt_spec.windows import Reference
 
 from tt_measure.ahead import Ahead
 from tt_measure.fixed import Fixed
+from tt_measure.lock import TimingLock
 from tt_measure.parts import in_parts
 from tt_measure.passage import Passage
-from tt_measure.process import Process, WorkerError
+from tt_measure.process import GRACE_S, CallError, Ending, Process, WorkerError
 from tt_measure.rules import Rules
-from tt_measure.team import POLL_S, Team, end_all
+from tt_measure.team import OUTSIDE, POLL_S, Team, end_all
 
 __all__ = ["WorkerPool"]
+
+CALL_S = 600.0
+"""Limit of a call, seconds."""
+
+TRIES = 3
+"""Workers that a call may lose before it begins, or by a kill from outside."""
 
 
 class WorkerPool:
@@ -48,12 +55,16 @@ class WorkerPool:
         check_timeout_s: Of one comparison with the untuned program, which the backend may run first. (default: 120)
         realise_timeout_s: Of one call to `realise` or `features` (at most 64 rows). (default: 30)
         start_timeout_s: Of importing the backend. (default: 120)
-        memory_bytes: Resident memory of one worker; None is 60 % of the machine's, divided by the workers.
+        open_timeout_s: Of opening a task in a worker, and of a look at the machine's states. (default: 300)
+        memory_bytes: Resident memory of one worker; None is 60 % of the machine's, divided by the workers. A call,
+            beside which the others hardly work, may use what all of them may together.
         lock: Whether timing waits for other processes; a path to use another lock file.
         verify: Whether a candidate that beats the incumbent must compute the right result.
         chunk: Candidates that each worker builds before timing starts. (default: 8)
         path: Directories put before `sys.path` in the workers.
         seed: Root of the evaluator's randomness.
+        grace_s: How long a worker may stay silent beyond its limit before it is taken for one that hangs: stopped,
+            swapped out, asleep in the kernel, or without the limit, which a candidate can take off. (default: 10)
     """
 
     def __init__(
@@ -73,12 +84,14 @@ class WorkerPool:
         chunk: int = 8,
         path: Sequence[str | os.PathLike[str]] = (),
         seed: int = 0,
+        grace_s: float = GRACE_S,
+        open_timeout_s: float = 300.0,
     ) -> None:
         self.backend, self.workers, self.threads_, self.evaluator = backend, workers, threads, evaluator
         self.build_timeout_s, self.run_timeout_s, self.check_timeout_s = build_timeout_s, run_timeout_s, check_timeout_s
         self.realise_timeout_s, self.start_timeout_s = realise_timeout_s, start_timeout_s
         self.memory_bytes, self.lock, self.verify, self.chunk = memory_bytes, lock, verify, chunk
-        self.path, self.seed = path, seed
+        self.path, self.seed, self.grace_s, self.open_timeout_s = path, seed, grace_s, open_timeout_s
         self._team: Team | None = None
         self._ahead: Ahead | None = None
         self._closed = False
@@ -154,11 +167,12 @@ class WorkerPool:
         self, task: Task, codes: np.ndarray, rounds: int = 10, min_ms: float = 10.0, untuned: bool = False
     ) -> list[list[float]]:
         """The backend's `race`, alone, where most of the programs are still held: see `tt_spec.roles.Races`."""
-        return self._call("race", task, codes, rounds, min_ms, untuned, near=codes)
+        return self._call("race", task, (codes, rounds, min_ms, untuned), True, CALL_S, near=codes)
 
     def check(self, task: Task, row: np.ndarray) -> str | None:
         """The backend's `check`, alone, where the program is held if it is: see `tt_spec.roles.Checks`."""
-        return self._call("check", task, row, near=row[None])
+        limit_s = self.build_timeout_s + self.check_timeout_s
+        return self._call("check", task, (row,), True, limit_s, near=row[None])
 
     def race_models(
         self, paths: list[str], inputs: dict[str, np.ndarray], seconds: float = 6.0, rounds: int = 10
@@ -171,7 +185,7 @@ class WorkerPool:
         return self.call("run_model", None, path, inputs, exclusive=True)
 
     def call(
-        self, method: str, task: Task | None, *args: Any, exclusive: bool = False, timeout_s: float = 600.0
+        self, method: str, task: Task | None, *args: Any, exclusive: bool = False, timeout_s: float = CALL_S
     ) -> Any:
         """`backend.method(task, *args)` in one worker, without `task` if that is None; returns its result.
 
@@ -180,31 +194,45 @@ class WorkerPool:
             timeout_s: Of the call.
 
         Raises:
-            WorkerError: It raised, crashed or took too long; the message says which.
+            CallError: It raised, crashed or took too long; the message says which.
+            WorkerError: It was never begun.
         """
-        team = self._ready()
-        return self._answer(team, self._free(team, exclusive), method, task, args, exclusive, timeout_s)
+        return self._call(method, task, args, exclusive, timeout_s)
 
-    def _call(self, method: str, task: Task, *args: Any, near: np.ndarray) -> Any:
-        """As `call`, alone, in the worker that holds most programs of the rows `near` `(n, d)`."""
+    def _call(
+        self, method: str, task: Task | None, args: tuple, alone: bool, timeout_s: float, near: np.ndarray | None = None
+    ) -> Any:
+        """As `call`, in the worker that holds most programs of the rows `near` `(n, d)`, if there are any."""
+        tries = 0
+        while True:
+            process = self._free(self._ready(), alone) if task is None or near is None else self._holder(task, near)
+            ending, tries = self._called(process, method, task, args, alone, timeout_s), tries + 1
+            if tries == TRIES or not _outside(ending):
+                break
+        if ending.verdict == "done":
+            return ending.value
+        what = f"took longer than {timeout_s:g} s" if ending.reason == "time" else f"failed: {ending.text}"
+        text = f"backend method {method!r} {what}"
+        if ending.stage != "call":
+            raise WorkerError(text)
+        raise CallError(text, "run-timeout" if ending.reason in ("time", "silent") else "run")
+
+    def _holder(self, task: Task, near: np.ndarray) -> Process:
+        """The worker that holds most programs of these rows, at a moment when none has a job."""
         team = self._ready()
         first = self._free(team, alone=True)
         rows = {token(row) for row in np.ascontiguousarray(near, dtype=np.int64)}
-        process = max([first, *team.idle()], key=lambda p: len(rows & p.kept.get(task.key, {}).keys()))
-        return self._answer(team, process, method, task, args, True, 600.0)
+        return max([first, *team.idle()], key=lambda p: len(rows & p.kept.get(task.key, {}).keys()))
 
-    def _answer(
-        self, team: Team, process: Process, method: str, task: Task | None, args: tuple, alone: bool, timeout_s: float
-    ) -> Any:
+    def _called(
+        self, process: Process, method: str, task: Task | None, args: tuple, alone: bool, timeout_s: float
+    ) -> Ending:
+        team = self._ready()
         handle = None if task is None else team.handle(process, task)
         job = team.submit(process, "call", handle, method, args, alone, timeout_s)
         while job.ending is None:
             team.pump()
-        ending = job.ending
-        if ending.verdict == "done":
-            return ending.value
-        what = f"took longer than {timeout_s:g} s" if ending.reason == "time" else f"failed: {ending.text}"
-        raise WorkerError(f"backend method {method!r} {what}")
+        return job.ending
 
     def threads(self) -> int:
         """Threads that a candidate runs with, by the backend's word."""
@@ -250,14 +278,18 @@ class WorkerPool:
         threads = _cores() if self.threads_ is None else self.threads_
         if size < 1 or threads < 1 or self.chunk < 1:
             raise ValueError(f"workers, threads and chunk must be at least 1, got {size}, {threads}, {self.chunk}")
+        lock = {True: None, False: False}[self.lock] if isinstance(self.lock, bool) else os.fspath(self.lock)
+        if lock is not False:
+            TimingLock(lock).check()
         hello = {
-            "path": [*(str(Path(p).resolve()) for p in self.path), *sys.path],
+            "path": [*(str(Path(p).resolve()) for p in self.path), *child.path()],
             "backend": self.backend,
             "evaluator": blob,
-            "lock": {True: None, False: False}[self.lock] if isinstance(self.lock, bool) else os.fspath(self.lock),
+            "lock": lock,
             "limit_s": self.start_timeout_s,
+            "open_s": self.open_timeout_s,
         }
-        return Team(size, threads, self.memory_bytes or 0.6 * _memory() / size, hello)
+        return Team(size, threads, self.memory_bytes or 0.6 * _memory() / size, hello, self.grace_s)
 
     @staticmethod
     def _free(team: Team, alone: bool) -> Process:
@@ -267,6 +299,11 @@ class WorkerPool:
             team.pump()
             team.revive()
         return team.idle()[0]
+
+
+def _outside(ending: Ending) -> bool:
+    """Whether a worker was lost before it began, or killed from outside."""
+    return ending.reason == "killed" or (ending.reason in OUTSIDE and ending.stage in ("", "open"))
 
 
 def _cores() -> int:

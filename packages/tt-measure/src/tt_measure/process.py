@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import os
 import pickle
 import signal
+import socket
+import struct
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -17,15 +19,34 @@ from multiprocessing.connection import Pipe
 from typing import Any, Literal
 
 import psutil
-from tt_spec.errors import PieceError
+from tt_spec import child
+from tt_spec.errors import PieceError, ProgramError
 
-__all__ = ["Job", "Ending", "Process", "WorkerError"]
+from tt_measure import family
+
+__all__ = ["BEAT_S", "CallError", "Job", "Ending", "GRACE_S", "Process", "WorkerError"]
 
 LOG_BYTES = 16 << 20
+
+BEAT_S = 1.0
+"""How often a worker that waits for the timing lock says that it lives."""
+
+GRACE_S = 10.0
+"""How long a worker may stay silent beyond what it announced."""
+
+DYING_S = 1.0
+"""How long a worker whose connection has ended may take to die of what it dies of."""
+
+REAP_S = 5.0
+"""How long the kernel may take to end a killed worker; one in an uninterruptible sleep is left behind then."""
 
 
 class WorkerError(PieceError):
     """A worker cannot do its work, and no candidate is to blame."""
+
+
+class CallError(WorkerError, ProgramError):
+    """A method of the backend crashed, hung or raised."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +58,8 @@ class Ending:
             evaluator failed), or "lost": the process died or was stopped.
         stage: What the worker did last; "" if it had not begun the job.
         text: Message of everything but "done".
-        reason: Of "lost": "time", "memory", or "" for a crash.
+        reason: Of "lost": "time" (it kept to its limit), "silent" (it did not answer), "memory", "killed" (by SIGKILL
+            from outside, the kernel's OOM killer for one), or "" for a crash.
     """
 
     verdict: Literal["done", "raised", "unopened", "undecided", "lost"]
@@ -48,10 +70,14 @@ class Ending:
 
 
 class Job:
-    """A request in a worker's hands; `ending` is None until it is over."""
+    """A request in a worker's hands; `ending` is None until it is over.
 
-    def __init__(self, number: int, kind: str) -> None:
-        self.number, self.kind = number, kind
+    Args:
+        memory_bytes: What its worker may use meanwhile.
+    """
+
+    def __init__(self, number: int, kind: str, memory_bytes: float = math.inf) -> None:
+        self.number, self.kind, self.memory_bytes = number, kind, memory_bytes
         self.stage = ""
         self.began = self.since = time.monotonic()
         self.ended = self.began
@@ -72,19 +98,24 @@ class Process:
         threads: What TVM and OpenMP may use in it; set before anything is imported.
         place: Its number among the pool's workers, told by the environment variable `TT_WORKER`: a backend may
             choose a processor by it.
+        grace_s: How long it may stay silent beyond what it announced; then it is killed.
     """
 
-    def __init__(self, number: int, hello: dict[str, Any], threads: int, place: int = 0) -> None:
-        self.place = place
+    def __init__(
+        self, number: int, hello: dict[str, Any], threads: int, place: int = 0, grace_s: float = GRACE_S
+    ) -> None:
+        self.place, self.grace_s = place, grace_s
+        self.heard, self.deadline, self.waits = time.monotonic(), math.inf, ""
         self.conn, theirs = Pipe(duplex=True)
+        _bound(self.conn.fileno(), grace_s)
         self.log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
         fcntl.fcntl(self.log, fcntl.F_SETFL, fcntl.fcntl(self.log, fcntl.F_GETFL) | os.O_APPEND)
         # the kernel ties a child to the thread that started it; a thread may end long before its process
         tied = threading.current_thread() is threading.main_thread()
-        safe = ["-P"] if sys.version_info >= (3, 11) else []
-        command = [sys.executable, "-u", *safe, "-m", "tt_measure.worker", str(theirs.fileno()), str(os.getpid())]
+        command = [*child.command("tt_measure.worker", "-u"), str(theirs.fileno()), str(os.getpid())]
         counts = {"TVM_NUM_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)}
-        env = {**os.environ, **counts, "TT_WORKER": str(place)}
+        self.mark = family.fresh_mark()
+        env = {**os.environ, **counts, "TT_WORKER": str(place), family.MARK: self.mark}
         self.popen = subprocess.Popen(
             [*command, str(int(tied))],
             env=env,
@@ -101,17 +132,22 @@ class Process:
         self.tokens: set[int] = set()
         self.kept: dict[str, dict[bytes, int]] = {}
         self._excess = ""
+        self._silence = ""
+        self._killed = False
         self._log_at = 0
         self.job: Job | None = None
         with contextlib.suppress(psutil.Error):
             self._ps = psutil.Process(self.popen.pid)
-        self.send(number, "start", hello)
+        self.send(Job(number, "start"), hello)
+        self._expect(hello["limit_s"])
 
-    def send(self, number: int, kind: str, *args: Any) -> Job:
+    def send(self, job: Job, *args: Any) -> Job:
         """Hand over a job; the worker must have none. The job of a worker that is lost is over at once."""
-        self.job = job = Job(number, kind)
+        self.job, number, kind = job, job.number, job.kind
+        self.waiting_s = 0.0
         if not self.lost:
             self._log_at = os.fstat(self.log.fileno()).st_size
+        self._expect(0.0)
         self._write(number, kind, pickle.dumps(args))
         return job
 
@@ -131,6 +167,9 @@ class Process:
             return
         try:
             self.conn.send_bytes(pickle.dumps((number, kind, blob)))
+        except BlockingIOError:
+            self._silence = self._unanswered()
+            self.bury()
         except OSError:
             self.bury()
         except BaseException:  # an interrupt in mid-message: nothing more can be said on this connection
@@ -142,7 +181,9 @@ class Process:
         try:
             blob = self.conn.recv_bytes()
             number, verdict, value = pickle.loads(blob)
-        except (EOFError, OSError):
+        except (EOFError, OSError) as e:
+            if isinstance(e, BlockingIOError):  # it was stopped in the middle of a message
+                self._silence = self._unanswered()
             self.bury()
             return
         except Exception as e:
@@ -154,8 +195,12 @@ class Process:
         job = self.job
         if job is None or job.number != number:
             return
+        self._expect(0.0)
         if verdict == "stage":
-            job.stage, job.since = value, time.monotonic()
+            (job.stage, within_s), job.since = value, time.monotonic()
+            self._expect(within_s)
+        elif verdict == "waiting":
+            self.waits, self.waiting_s = value, self.waiting_s + BEAT_S
         elif verdict == "done":
             self.end(Ending("done", value, job.stage))
         else:
@@ -167,15 +212,34 @@ class Process:
             self.job.ended = time.monotonic()
             self.job.ending, self.job = ending, None
 
-    def watch(self, memory_bytes: float) -> None:
-        """Stop the worker if it uses more memory than it may; keep its log small."""
-        used = self.memory()
-        if used > memory_bytes and not self._excess:
-            self._excess = f"used {used / 1e9:.2f} GB of memory, more than the {memory_bytes / 1e9:.2f} GB allowed"
+    def watch(self) -> None:
+        """Stop the worker if it uses more memory than its job may or has been silent for too long; keep its log
+        small."""
+        used, allowed = self.memory(), math.inf if self.job is None else self.job.memory_bytes
+        if used > allowed and not self._excess:
+            self._excess = f"used {used / 1e9:.2f} GB of memory, more than the {allowed / 1e9:.2f} GB allowed"
             self.kill()
         if os.fstat(self.log.fileno()).st_size > LOG_BYTES:
             os.ftruncate(self.log.fileno(), 0)
             self._log_at = 0
+        late, dead = time.monotonic() > self.deadline, self._dead()
+        if (late or dead) and not self.conn.poll():
+            # of a dead one the connection may be open yet: in a process that its candidate forked
+            self._silence = "" if dead else self._unanswered()
+            self.bury()
+
+    def _expect(self, within_s: float) -> None:
+        """It is to be heard of within so long, and the grace."""
+        self.heard, self.waits = time.monotonic(), ""
+        self.deadline = self.heard + within_s + self.grace_s
+
+    def _unanswered(self) -> str:
+        """In words how long nothing was heard, and what it does instead where the system says so."""
+        with contextlib.suppress(psutil.Error, AttributeError):
+            states = {psutil.STATUS_STOPPED: ", it was stopped", psutil.STATUS_DISK_SLEEP: ", it slept in the kernel"}
+            about = states.get(self._ps.status(), "")
+            return f"the worker did not answer for {time.monotonic() - self.heard:.0f} s{about}"
+        return "the worker did not answer"
 
     def memory(self) -> int:
         """Resident bytes."""
@@ -189,25 +253,49 @@ class Process:
         if self.lost:
             return
         self.lost = True
+        until = time.monotonic() + (0.0 if self._silence else DYING_S)
+        while not self._dead() and time.monotonic() < until:
+            time.sleep(1e-3)
         self.kill()
-        code = self.popen.wait()
+        code = self._reaped()
+        family.end([self.mark])
         self.conn.close()
         stage = self.job.stage if self.job else ""
-        if self._excess:
-            text, reason = self._excess, "memory"
-        elif code == -signal.SIGALRM:
-            text, reason = "took too long", "time"
-        else:
-            text, reason = _fate(code), ""
+        text, reason = self._cause(code)
         tail = self._tail()
         self.log.close()
         self.end(Ending("lost", stage=stage, text=f"{text}; last output: {tail}" if tail else text, reason=reason))
 
+    def _cause(self, code: int | None) -> tuple[str, Literal["time", "silent", "memory", "killed", ""]]:
+        """Why it ended: a text and an `Ending`'s reason."""
+        if self._excess:
+            return self._excess, "memory"
+        if self._silence or code is None:
+            return self._silence or "the worker did not answer, and the kernel does not end it", "silent"
+        if code == -signal.SIGALRM:
+            return "took too long", "time"
+        return _fate(code), "killed" if code == -signal.SIGKILL and not self._killed else ""
+
+    def _dead(self) -> bool:
+        with contextlib.suppress(psutil.Error, AttributeError):
+            return self._ps.status() == psutil.STATUS_ZOMBIE
+        return True
+
+    def _reaped(self) -> int | None:
+        """The exit status; None if the kernel does not end the process."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self.popen.wait(REAP_S)
+        return None
+
     def kill(self) -> None:
         """Kill the worker and what it started."""
         if self.popen.returncode is None:
+            below = family.descendants(self.popen.pid)
+            self._killed = self._killed or not self._dead()
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.popen.pid, signal.SIGKILL)
+            if below:
+                family.end([self.mark], below)
 
     def leave(self) -> None:
         """Let an idle worker end by itself; `close` then makes sure."""
@@ -224,7 +312,7 @@ class Process:
                 self.popen.wait(grace_s)
         self.lost = True
         self.kill()
-        self.popen.wait()
+        self._reaped()
         self.conn.close()
         self.log.close()
         self.end(Ending("lost", text="the pool was closed"))
@@ -234,6 +322,14 @@ class Process:
         start = max(self._log_at if self._log_at <= size else 0, size - 4 * chars)
         text = os.pread(self.log.fileno(), size - start, start).decode(errors="replace").replace("\0", "")
         return " | ".join(text.strip().splitlines()[-lines:])[-chars:]
+
+
+def _bound(fd: int, seconds: float) -> None:
+    """Let reading from and writing to a worker fail that takes longer than so long: it may be stopped in the middle of
+    a message."""
+    with socket.socket(fileno=os.dup(fd)) as s:
+        for which in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            s.setsockopt(socket.SOL_SOCKET, which, struct.pack("ll", int(seconds), int(seconds % 1 * 1e6)))
 
 
 def brief(text: str, head: int = 400, tail: int = 800) -> str:

@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import hashlib
+import math
+import os
 import pickle
+import time
+import warnings
 from multiprocessing.connection import wait
 from typing import Any
 
 from tt_spec.types import Task
 
-from tt_measure.process import Job, Process, WorkerError
+from tt_measure import family
+from tt_measure.process import GRACE_S, Job, Process, WorkerError
 
-__all__ = ["POLL_S", "Team"]
+__all__ = ["OUTSIDE", "POLL_S", "Team"]
+
+STARTS = 3
+"""Starts in a row that may fail for a reason from outside."""
 
 POLL_S = 0.05
 """Interval at which a busy worker's memory is looked at, seconds."""
+
+OUTSIDE = ("silent", "killed")
+"""Why a worker may be lost without any doing of its backend; see `Ending`."""
+
+WAIT_S = 60.0
+"""How long a worker waits for the timing lock before a line says who has it, and then how often."""
 
 
 class Team:
@@ -23,12 +37,19 @@ class Team:
     Args:
         size: How many workers.
         threads: What TVM and OpenMP may use in each.
-        memory_bytes: Of one worker; one that uses more is stopped, one that has grown by half of it is replaced.
+        memory_bytes: Of one worker at work on candidates; one that uses more is stopped, one that has grown by half of
+            it is replaced. A call may use what all of them may together.
         hello: What `Worker.do_start` needs.
+        grace_s: See `Process`.
     """
 
-    def __init__(self, size: int, threads: int, memory_bytes: float, hello: dict[str, Any]) -> None:
+    def __init__(
+        self, size: int, threads: int, memory_bytes: float, hello: dict[str, Any], grace_s: float = GRACE_S
+    ) -> None:
         self.size, self.threads, self.memory_bytes, self.hello = size, threads, memory_bytes, hello
+        self.grace_s = grace_s
+        self._failed = 0
+        self._said_s = -math.inf
         self.processes: list[Process] = []
         self._starting: dict[Process, Job] = {}
         self._base: dict[Process, int] = {}
@@ -45,7 +66,7 @@ class Team:
         while len(self.processes) < self.size:
             self._jobs += 1
             place = min(set(range(self.size)) - {q.place for q in self.processes})
-            p = Process(self._jobs, self.hello, self.threads, place)
+            p = Process(self._jobs, self.hello, self.threads, place, self.grace_s)
             self.processes.append(p)
             if p.job is not None:
                 self._starting[p] = p.job
@@ -61,7 +82,8 @@ class Team:
     def submit(self, process: Process, kind: str, *args: Any) -> Job:
         """Hand a job to an idle worker."""
         self._jobs += 1
-        return process.send(self._jobs, kind, *args)
+        share = self.size if kind == "call" else 1
+        return process.send(Job(self._jobs, kind, share * self.memory_bytes), *args)
 
     @staticmethod
     def knows(process: Process, task: Task) -> bool:
@@ -83,8 +105,15 @@ class Team:
             busy[conn].receive()  # type: ignore[index]
         for p in busy.values():
             if p.job is not None:
-                p.watch(self.memory_bytes)
+                p.watch()
+                self._tell(p)
         self._started()
+
+    def _tell(self, p: Process) -> None:
+        """Say now and then who keeps a worker from its work."""
+        if p.waits and p.waiting_s >= WAIT_S and time.monotonic() - self._said_s > WAIT_S:
+            self._said_s = time.monotonic()
+            warnings.warn(p.waits, stacklevel=2)
 
     def _started(self) -> None:
         for p, job in list(self._starting.items()):
@@ -92,9 +121,11 @@ class Team:
                 continue
             del self._starting[p]
             if job.ending.verdict == "done":
-                self._base[p] = p.memory()
-            else:
-                p.close()
+                self._base[p], self._failed = p.memory(), 0
+                continue
+            p.close()
+            self._failed += 1
+            if self._failed == STARTS or job.ending.reason not in OUTSIDE:
                 raise WorkerError(f"backend {self.hello['backend']!r} does not start in a worker: {job.ending.text}")
 
     def end(self) -> None:
@@ -113,4 +144,6 @@ def end_all(processes: list[Process]) -> None:
         p.leave()
     for p in processes:
         p.close()
+    if marks := {p.mark for p in processes if p.owner == os.getpid()}:
+        family.end(marks)
     processes.clear()

@@ -22,14 +22,14 @@ from tt_spec.roles import Gauges, Realised
 from tt_spec.types import Bar, Statements, Task, Timing
 from tt_spec.windows import Seen, Windows
 
+from tt_measure import family
 from tt_measure.kept import Kept, Program
 from tt_measure.lock import TimingLock
+from tt_measure.process import BEAT_S
 from tt_measure.rules import Terms, Verdict
 
-Note = Callable[[str], None]
-"""Tells the parent what the worker does now."""
-
-OPEN_LIMIT_S = 300.0
+Note = Callable[[str, float], None]
+"""Tells the parent what the worker does now, and within how many seconds it will be heard of again."""
 
 
 def main() -> None:
@@ -39,6 +39,7 @@ def main() -> None:
         _die_with(parent)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    family.adopt()
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as f:
         f.write("1000")  # if memory runs out, rather a worker than the user's other processes
     Worker(Connection(fd)).serve()
@@ -63,6 +64,7 @@ class Worker:
         self.spent: Any = None
         self.kept = Kept()
         self.lock: TimingLock | None = None
+        self.job, self.open_s = 0, 0.0
 
     def serve(self) -> None:
         while True:
@@ -82,9 +84,10 @@ class Worker:
                 self.kept.drop()
 
     def answer(self, job: int, kind: str, blob: bytes) -> None:
-        def note(stage: str) -> None:
-            self.conn.send_bytes(pickle.dumps((job, "stage", stage)))
+        def note(stage: str, within_s: float) -> None:
+            self.conn.send_bytes(pickle.dumps((job, "stage", (stage, within_s))))
 
+        self.job = job
         try:
             value = getattr(self, f"do_{kind}")(job, note, *pickle.loads(blob))
             reply = pickle.dumps((job, "done", value))
@@ -99,24 +102,21 @@ class Worker:
     # -- requests -----------------------------------------------------------------------------------------------
 
     def do_start(self, job: int, note: Note, hello: dict[str, Any]) -> None:
-        sys.path[:] = hello["path"]
-        self.lock = TimingLock(hello["lock"]) if hello["lock"] is not False else None
-        with self.shared():
-            note("start")
-            with _limit(hello["limit_s"]):
-                try:
-                    self.evaluator = pickle.loads(hello["evaluator"])
-                except Exception as e:
-                    raise ValueError(f"the evaluator must be defined in a module that workers can import: {e}") from e
-                module, _, attribute = hello["backend"].partition(":")
-                self.backend = getattr(importlib.import_module(module), attribute)()
+        sys.path[:], self.open_s = hello["path"], hello["open_s"]
+        self.lock = TimingLock(hello["lock"], self.patience) if hello["lock"] is not False else None
+        with self.shared(), _limited(note, "start", hello["limit_s"]):
+            try:
+                self.evaluator = pickle.loads(hello["evaluator"])
+            except Exception as e:
+                raise ValueError(f"the evaluator must be defined in a module that workers can import: {e}") from e
+            module, _, attribute = hello["backend"].partition(":")
+            self.backend = getattr(importlib.import_module(module), attribute)()
 
     def do_build(self, job: int, note: Note, handle: str, row: np.ndarray, limit_s: float) -> dict[str, float]:
         task = self.opened(handle, note)
         with self.shared():
-            note("build")
             began = time.perf_counter()
-            with _limit(limit_s):
+            with _limited(note, "build", limit_s):
                 candidate = self.backend.build(task, row)
             build_s = time.perf_counter() - began
         apply_s = float(candidate.apply_s)
@@ -129,14 +129,12 @@ class Worker:
         probe = self.probe(task)
         if probe is None:
             return []
-        with self.exclusive():
-            note("gauge")
-            with _limit(OPEN_LIMIT_S):
-                probe()  # the first makes the program
-                end = time.perf_counter() + seconds
-                readings = []
-                while time.perf_counter() < end:
-                    readings.append(probe())
+        with self.exclusive(), _limited(note, "gauge", self.open_s):
+            probe()  # the first makes the program
+            end = time.perf_counter() + seconds
+            readings = []
+            while time.perf_counter() < end:
+                readings.append(probe())
         return readings
 
     def do_time(
@@ -144,15 +142,13 @@ class Worker:
     ) -> Verdict:
         self.spent = self.held.pop(token)
         with self.exclusive():
-            note("run")
             began = time.perf_counter()
-            with _limit(terms.run_s):
+            with _limited(note, "run", terms.run_s):
                 timing, seen = self.evaluated(handle, bar, seed, terms)
             run_s = time.perf_counter() - began
             wrong = None
             if terms.verify and float(np.median(timing.seconds)) < bar.incumbent_s:
-                note("check")
-                with _limit(terms.check_s):
+                with _limited(note, "check", terms.check_s):
                     wrong = self.spent.check()
         if wrong is None:
             median_s, met = float(np.median(timing.seconds)), seen is None or seen.met
@@ -168,18 +164,14 @@ class Worker:
         runs: list[Callable[[int], float]] = [c.run for c in held.values()]
         if probe is not None and terms.reference_s is not None:
             runs = [Windows(run, probe, terms.reference_s, terms.sensitivity) for run in runs]
-        with self.exclusive():
-            note("run")
-            with _limit(limit_s):
-                found = [_retimed(run, *timed) for run, timed in zip(runs, _in_turns(runs), strict=True)]
+        with self.exclusive(), _limited(note, "run", limit_s):
+            found = [_retimed(run, *timed) for run, timed in zip(runs, _in_turns(runs), strict=True)]
         return dict(zip(held, found, strict=True))
 
     def do_realise(self, job: int, note: Note, handle: str, codes: np.ndarray, limit_s: float) -> Realised:
         task = self.opened(handle, note)
-        with self.shared():
-            note("realise")
-            with _limit(limit_s):
-                real = self.backend.realise(task, codes)
+        with self.shared(), _limited(note, "realise", limit_s):
+            real = self.backend.realise(task, codes)
         if len(real.codes) != len(codes) or len(real.why) != len(codes):
             raise ValueError(f"the backend realised {len(real.codes)} rows of {len(codes)}")
         return Realised(np.asarray(real.codes, dtype=np.int64), tuple(real.why))
@@ -188,10 +180,8 @@ class Worker:
         self, job: int, note: Note, handle: str, codes: np.ndarray, limit_s: float
     ) -> tuple[Statements, np.ndarray]:
         task = self.opened(handle, note)
-        with self.shared():
-            note("realise")
-            with _limit(limit_s):
-                found, ok = self.backend.features(task, codes)
+        with self.shared(), _limited(note, "realise", limit_s):
+            found, ok = self.backend.features(task, codes)
         ok = np.asarray(ok, dtype=bool)
         if len(ok) != len(codes) or len(found) not in (len(ok), ok.sum()):
             raise ValueError(
@@ -203,10 +193,8 @@ class Worker:
         self, job: int, note: Note, handle: str | None, method: str, args: tuple, exclusive: bool, limit_s: float
     ) -> Any:
         first = () if handle is None else (self.opened(handle, note),)
-        with self.exclusive() if exclusive else self.shared():
-            note("call")
-            with _limit(limit_s):
-                return getattr(self.backend, method)(*first, *args)
+        with self.exclusive() if exclusive else self.shared(), _limited(note, "call", limit_s):
+            return getattr(self.backend, method)(*first, *args)
 
     # -- inside -------------------------------------------------------------------------------------------------
 
@@ -246,6 +234,21 @@ class Worker:
             return timing, None
         return replace(timing, runs=timing.runs + windows.wasted, noise=windows.noise()), windows.seen()
 
+    @contextlib.contextmanager
+    def patience(self, holder: Callable[[], str]) -> Iterator[None]:
+        """Say every second that this worker waits, and for whom: else it would be taken for one that hangs."""
+
+        def beat(*_: object) -> None:
+            self.conn.send_bytes(pickle.dumps((self.job, "waiting", holder())))
+
+        signal.signal(signal.SIGALRM, beat)
+        signal.setitimer(signal.ITIMER_REAL, BEAT_S, BEAT_S)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
     def shared(self) -> contextlib.AbstractContextManager[None]:
         return self.lock.shared() if self.lock else contextlib.nullcontext()
 
@@ -255,9 +258,8 @@ class Worker:
     def opened(self, handle: str, note: Note) -> Task:
         if handle not in self.open:
             with self.shared():
-                note("open")
                 try:
-                    with _limit(OPEN_LIMIT_S):
+                    with _limited(note, "open", self.open_s):
                         task: Task = pickle.loads(self.tasks[handle])
                         self.backend.open(task)
                 except Exception as e:
@@ -292,8 +294,11 @@ def _retimed(
 
 
 @contextlib.contextmanager
-def _limit(seconds: float) -> Iterator[None]:
-    """The kernel ends this process if the body takes longer, whatever native code it is in."""
+def _limited(note: Note, stage: str, seconds: float) -> Iterator[None]:
+    """A stage of a job: the kernel ends this process if it takes longer, whatever native code it is in. A candidate
+    may have taken that off, so the parent keeps watch too."""
+    note(stage, seconds)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, seconds if math.isfinite(seconds) else 0.0)
     try:
         yield

@@ -8,7 +8,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["ORIGIN", "PieceError", "PieceFailure", "PluginError", "StoreError", "UserError", "summary", "whose"]
+__all__ = [
+    "ORIGIN",
+    "PieceError",
+    "PieceFailure",
+    "PluginError",
+    "ProgramError",
+    "StoreError",
+    "UserError",
+    "summary",
+    "whose",
+]
 
 ORIGIN = "tt_origin"
 """Attribute of a built piece: what to call it in a message. Text, so that the piece stays picklable."""
@@ -38,6 +48,18 @@ class PluginError(UserError):
 
 class PieceError(UserError, exit_code=7):
     """A piece cannot do its work."""
+
+
+class ProgramError(PieceError):
+    """A program failed at its work: it crashed, hung or raised, and whoever ran it is well.
+
+    Args:
+        error: Its kind, as a measurement has it: "run" or "run-timeout".
+    """
+
+    def __init__(self, message: str, error: str = "run") -> None:
+        super().__init__(message)
+        self.error = error
 
 
 class StoreError(PieceError):

@@ -249,6 +249,8 @@ class Races(Protocol):
             min_ms: Length of a round's timing of one program, at least, milliseconds.
             untuned: The program that ships without tuning takes part; its list is the last one. If it is hopelessly
                 slow, its list may have one entry.
+
+        Raises `tt_spec.errors.ProgramError` if one of the programs crashes or hangs.
         """
         ...
 
@@ -258,7 +260,8 @@ class Checks(Protocol):
     """A measurer that compares a row's outputs with the untuned program's."""
 
     def check(self, task: Task, row: np.ndarray) -> str | None:
-        """The fault in the outputs of the row `(d,)`, or None."""
+        """The fault in the outputs of the row `(d,)`, or None. Raises `tt_spec.errors.ProgramError` if it crashes or
+        hangs."""
         ...
 
 
@@ -270,7 +273,7 @@ class RacesModels(Protocol):
         self, paths: list[str], inputs: dict[str, np.ndarray], seconds: float = 6.0, rounds: int = 10
     ) -> list[list[float]]:
         """Seconds per execution of each round, a list per library, nothing else running; `seconds` in all. One that is
-        hopelessly slow may have one entry."""
+        hopelessly slow may have one entry. Raises `tt_spec.errors.ProgramError` if one crashes or hangs."""
         ...
 
 
@@ -279,7 +282,7 @@ class RunsModels(Protocol):
     """A measurer that runs a deployed library."""
 
     def run_model(self, path: str, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
-        """Its outputs, in order."""
+        """Its outputs, in order. Raises `tt_spec.errors.ProgramError` if it crashes or hangs."""
         ...
 
 

@@ -152,10 +152,10 @@ def _end(result: Result, shown: Reader, history: Path) -> None:
     if result.failure is not None:
         kept = f"everything measured before is kept in {history}"
         raise RunError(f"the run broke off ({summary(result.failure)}); {kept}") from result.failure
-    if shown.gone:
-        raise BrokenPipeError
     if result.reason == "interrupted":
         raise typer.Exit(130)
+    if shown.gone:
+        raise BrokenPipeError
     if not any(math.isfinite(t.best_s) for t in result.tasks):
         raise RunError(f"no valid program was found; {result.causes.headline()}", result.causes.lines())
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from tt_spec import Measurement, Pipeline, Plugins, Task
+from tt_spec.errors import ProgramError
 from tt_spec.roles import Checks, Races, RacesModels, RunsModels
 from tt_spec.serial import JsonObject
 
@@ -18,7 +19,7 @@ from tt_core.compiler.arrays import random_array
 from tt_core.compiler.quiet import quiet
 from tt_core.compiler.target import threads_of
 from tt_core.deploy import library as files
-from tt_core.errors import VerificationError
+from tt_core.errors import ModelError, VerificationError
 from tt_core.shares import heavy, shares
 from tt_core.stages import Stages
 
@@ -33,6 +34,9 @@ ROUNDS, ROUND_MS, LIGHT_MS = 10, 10.0, 2.0
 
 KEEP, WITHIN = 4, 1.1
 """Finalists of a heavy task at most, and how many times the best's seconds one may have taken."""
+
+FALLEN = 8
+"""Finalists of a task that may fail before it ships untuned."""
 
 
 class Ships(Races, Checks, RacesModels, RunsModels, Protocol):
@@ -86,21 +90,19 @@ def leaders(pipelines: Sequence[Pipeline]) -> Winners:
 def race(
     pipelines: Sequence[Pipeline],
     measurer: Ships,
-    wrong: Callable[[Measurement], None],
+    failed: Callable[[Measurement], None],
     enough: Callable[[], bool] = lambda: False,
 ) -> Winners:
     """Time each task's finalists again, interleaved with its untuned program, and verify the winner.
 
     The heaviest tasks come first, and only those that hold 95 % of the latency have several finalists: among the others
-    nothing is at stake. A finalist that computes something else loses its time in the pipeline.
+    nothing is at stake. A finalist that computes something else, crashes or hangs loses its time in the pipeline, and
+    the next one takes its place; after `FALLEN` of them the task ships untuned.
 
     Args:
         measurer: Has `race` and `check`.
-        wrong: Told of each such finalist.
+        failed: Told of each such finalist.
         enough: Asked before each task whether time is up; the rest are verified and ship as they were measured.
-
-    Raises:
-        VerificationError: Every finalist of a task computes something else; names the task.
     """
     rows: dict[str, np.ndarray] = {}
     seconds: dict[str, float] = {}
@@ -108,7 +110,7 @@ def race(
     matters = heavy(shares(tasks, [p.best_s for p in pipelines])) if tasks else []
     order = sorted(zip(pipelines, matters, strict=True), key=lambda pm: -_latency_s(pm[0]))
     for p, many in order:
-        row, seconds[p.task.key] = _winner(p, measurer, wrong, many, not enough())
+        row, seconds[p.task.key] = _winner(p, measurer, failed, many, not enough())
         if row is not None:
             rows[p.task.key] = row
     return Winners(rows, seconds)
@@ -119,7 +121,7 @@ def _latency_s(p: Pipeline) -> float:
 
 
 def _winner(
-    p: Pipeline, measurer: Ships, wrong: Callable[[Measurement], None], many: bool, timed: bool
+    p: Pipeline, measurer: Ships, failed: Callable[[Measurement], None], many: bool, timed: bool
 ) -> tuple[np.ndarray | None, float]:
     """The row that ships, None for the untuned program, and its seconds.
 
@@ -127,32 +129,72 @@ def _winner(
         many: Whether there may be several finalists.
         timed: Whether they race; else the best that computes the right result ships.
     """
-    near = [(row, s) for row, s in p.top(KEEP) if s <= WITHIN * p.best_s]
-    seconds, why = p.best_s, None
-    while near:
-        medians = [s for _, s in near]
-        winner = 0
-        if timed:
-            rows = np.stack([row for row, _ in near[: KEEP if many else 1]])
-            *times, untuned = measurer.race(p.task, rows, ROUNDS, ROUND_MS if many else LIGHT_MS, True)
-            medians = [float(np.median(t)) for t in times]
-            winner = int(np.argmin(medians))
-            if beats(untuned, times[winner]):
-                return None, float(np.median(untuned))
-        why = measurer.check(p.task, near[winner][0])
-        if why is None:
-            return near[winner][0], medians[winner]
-        found = _wrong(p.task, near.pop(winner)[0], why)
+    keep, ms = (KEEP, ROUND_MS) if many else (1, LIGHT_MS)
+    fallen = 0
+
+    def fell(row: np.ndarray, error: str, why: str) -> None:
+        nonlocal fallen
+        fallen += 1
+        config, knobs = tuple(map(int, row)), p.task.space.decode(row)
+        found = Measurement(p.task.key, p.task.space.key, config, knobs, error=error, why=why, origin="finalist")
         p.restore([found])
-        wrong(found)
+        failed(found)
+
+    while fallen < FALLEN and (near := [(row, s) for row, s in p.top(keep) if s <= WITHIN * p.best_s]):
+        row, seconds = near[0]
+        if timed:
+            raced = _heat(p.task, [row for row, _ in near], ms, measurer, fell)
+            if not raced:
+                continue
+            row, times, untuned = min(raced, key=lambda one: float(np.median(one[1])))
+            seconds = float(np.median(times))
+            if beats(untuned, times):
+                return None, float(np.median(untuned))
+        if _sound(p.task, row, measurer, fell):
+            return row, seconds
+    return None, _untuned_s(p.task, measurer) if fallen else p.best_s
+
+
+_Fell = Callable[[np.ndarray, str, str], None]
+"""Told of a row that failed, its kind of error and why."""
+
+
+def _heat(
+    task: Task, rows: list[np.ndarray], ms: float, measurer: Ships, fell: _Fell
+) -> list[tuple[np.ndarray, list[float], list[float]]]:
+    """Each row that runs with its seconds and the untuned program's. Where the race breaks off, each row is checked
+    alone, which says which of them is to blame, and where none is, each races alone."""
+    try:
+        *times, untuned = measurer.race(task, np.stack(rows), ROUNDS, ms, True)
+        return [(row, mine, untuned) for row, mine in zip(rows, times, strict=True)]
+    except ProgramError as e:
+        if len(rows) == 1:
+            fell(rows[0], e.error, str(e))
+            return []
+    left = [row for row in rows if _sound(task, row, measurer, fell)]
+    together = [left] if len(left) < len(rows) else [[row] for row in left]
+    return [one for some in together if some for one in _heat(task, some, ms, measurer, fell)]
+
+
+def _sound(task: Task, row: np.ndarray, measurer: Ships, fell: _Fell) -> bool:
+    """Whether a row computes the right result."""
+    try:
+        why = measurer.check(task, row)
+    except ProgramError as e:
+        fell(row, e.error, str(e))
+        return False
     if why is not None:
-        raise VerificationError(f"operator {p.task.name}: {why}; nothing was written")
-    return None, seconds
+        fell(row, "wrong-result", why)
+    return why is None
 
 
-def _wrong(task: Task, row: np.ndarray, why: str) -> Measurement:
-    config, knobs = tuple(map(int, row)), task.space.decode(row)
-    return Measurement(task.key, task.space.key, config, knobs, error="wrong-result", why=why, origin="finalist")
+def _untuned_s(task: Task, measurer: Ships) -> float:
+    """Seconds of the untuned program; inf if it cannot be timed."""
+    nobody = np.zeros((0, len(task.space.shape)), dtype=np.int64)
+    try:
+        return float(np.median(measurer.race(task, nobody, ROUNDS, ROUND_MS, True)[-1]))
+    except ProgramError:
+        return float("inf")
 
 
 def beats(seconds: Sequence[float], other: Sequence[float]) -> bool:
@@ -201,35 +243,72 @@ def _sidecar(ready: Prepared) -> JsonObject:
 
 def ship(shipment: Shipment, winners: Winners, path: Path) -> Shipped:
     """Compile the model with the winners, race it with the untuned one, verify the faster's outputs, and write it: the
-    very file that was timed and verified.
+    very file that was timed and verified. Where the tuned model cannot be compiled, crashes, hangs or computes
+    something else, the untuned one ships, which is verified too.
 
-    Raises `VerificationError` if an output differs; nothing is written then.
+    Raises `VerificationError` if an output of that differs; nothing is written then.
     """
-    ready, measurer, stages = shipment.ready, shipment.measurer, shipment.stages
-    sidecar = shipment.sidecar()
+    stages = shipment.stages
     rng = np.random.default_rng(0)
-    inputs = {i.name: random_array(i.shape, i.dtype, rng, i.below) for i in ready.model.inputs}
+    inputs = {i.name: random_array(i.shape, i.dtype, rng, i.below) for i in shipment.ready.model.inputs}
     with tempfile.TemporaryDirectory(prefix="tt-") as folder:
-        before, after = shipment.untuned, Path(folder, "tuned.so")
-        with stages.stage("compiling", "compiling the model"), quiet():
-            files.write(files.compile_library(ready.lowered, winners.rows, shipment.plugins), after, sidecar)
-        with stages.stage("timing", "timing the model before and after"):
-            timed = measurer.race_models([str(before), str(after)], inputs, _models_s(stages))
-        before_s, after_s = (float(np.median(t)) for t in timed)
-        names = winners.untuned(ready.tasks)
-        if beats(*timed):
-            stages.say("the whole model is faster untuned, so it ships untuned")
-            after, after_s, winners = before, before_s, Winners({}, {})
-            names = tuple(t.name for t in ready.tasks)
-        with stages.stage("verifying", "verifying the model"):
-            want = measurer.run_model(str(before), inputs)
-            got = want if after == before else measurer.run_model(str(after), inputs)
-            verified = files.verify(ready.model, inputs, got, want, stages.say)
-        sidecar["latency_before_s"], sidecar["latency_after_s"] = before_s, after_s
-        sidecar["verified"], sidecar["tasks"] = verified, _tasks(ready, winners)
+        try:
+            chosen = _tuned(shipment, winners, inputs, Path(folder, "tuned.so"))
+        except (ModelError, ProgramError, VerificationError) as e:
+            stages.say(f"the tuned model cannot ship, so the model ships untuned: {e}")
+            chosen = _plain(shipment, inputs)
+        sidecar = {**shipment.sidecar(), "latency_before_s": chosen.before_s, "latency_after_s": chosen.after_s}
+        sidecar["verified"], sidecar["tasks"] = chosen.verified, _tasks(shipment.ready, chosen.winners)
         with stages.stage("writing"):
-            files.write(after, path, sidecar)
-    return Shipped(before_s, after_s, verified, names)
+            files.write(chosen.file, path, sidecar)
+    return Shipped(chosen.before_s, chosen.after_s, chosen.verified, chosen.untuned)
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """A verified library: the fields of `Shipped`, and what is in it."""
+
+    file: Path
+    winners: Winners
+    before_s: float
+    after_s: float
+    verified: dict[str, str]
+    untuned: tuple[str, ...]
+
+
+def _tuned(shipment: Shipment, winners: Winners, inputs: dict[str, np.ndarray], after: Path) -> _Chosen:
+    """The model with the winners, or the untuned one if that is faster."""
+    ready, measurer, stages, before = shipment.ready, shipment.measurer, shipment.stages, shipment.untuned
+    with stages.stage("compiling", "compiling the model"), quiet():
+        library = files.compile_library(ready.lowered, winners.rows, shipment.plugins)
+        files.write(library, after, shipment.sidecar())
+    with stages.stage("timing", "timing the model before and after"):
+        timed = measurer.race_models([str(before), str(after)], inputs, _models_s(stages))
+    before_s, after_s = (float(np.median(t)) for t in timed)
+    names = winners.untuned(ready.tasks)
+    if beats(*timed):
+        stages.say("the whole model is faster untuned, so it ships untuned")
+        after, after_s, winners = before, before_s, Winners({}, {})
+        names = tuple(t.name for t in ready.tasks)
+    return _Chosen(after, winners, before_s, after_s, _verified(shipment, after, inputs), names)
+
+
+def _plain(shipment: Shipment, inputs: dict[str, np.ndarray]) -> _Chosen:
+    """The untuned model."""
+    before, stages = shipment.untuned, shipment.stages
+    with stages.stage("timing", "timing the model untuned"):
+        (timed,) = shipment.measurer.race_models([str(before)], inputs, _models_s(stages))
+    seconds, names = float(np.median(timed)), tuple(t.name for t in shipment.ready.tasks)
+    return _Chosen(before, Winners({}, {}), seconds, seconds, _verified(shipment, before, inputs), names)
+
+
+def _verified(shipment: Shipment, library: Path, inputs: dict[str, np.ndarray]) -> dict[str, str]:
+    """What a library's outputs agree with."""
+    measurer, stages = shipment.measurer, shipment.stages
+    with stages.stage("verifying", "verifying the model"):
+        want = measurer.run_model(str(shipment.untuned), inputs)
+        got = want if library == shipment.untuned else measurer.run_model(str(library), inputs)
+        return files.verify(shipment.ready.model, inputs, got, want, stages.say)
 
 
 def _models_s(stages: Stages) -> float:

@@ -11,7 +11,6 @@ import math
 import os
 import platform
 import subprocess
-import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +20,7 @@ from typing import Literal
 
 import numpy as np
 import psutil
-from tt_spec import PluginError, Plugins
+from tt_spec import PluginError, Plugins, child
 from tt_spec.container import cpu_quota
 from tt_spec.serial import JsonObject
 from tt_spec.windows import SHARE, Reference
@@ -352,7 +351,7 @@ def _probe() -> JsonObject:
     told: JsonObject = {}
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "tt_core.doctor.probe"], capture_output=True, timeout=PROBE_TIMEOUT_S, check=False
+            child.command("tt_core.doctor.probe"), capture_output=True, timeout=PROBE_TIMEOUT_S, check=False
         )
         out, err, code = done.stdout, done.stderr, done.returncode
     except subprocess.TimeoutExpired as e:
