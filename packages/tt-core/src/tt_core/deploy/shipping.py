@@ -18,6 +18,7 @@ from tt_core.compiler.arrays import random_array
 from tt_core.compiler.quiet import quiet
 from tt_core.compiler.target import threads_of
 from tt_core.deploy import library as files
+from tt_core.deploy.verification import verify
 from tt_core.errors import VerificationError
 from tt_core.shares import heavy, shares
 from tt_core.stages import Stages
@@ -223,7 +224,7 @@ def ship(shipment: Shipment, winners: Winners, path: Path) -> Shipped:
         with stages.stage("verifying", "verifying the model"):
             want = measurer.run_model(str(before), inputs)
             got = want if after == before else measurer.run_model(str(after), inputs)
-            verified = files.verify(ready.model, inputs, got, want, stages.say)
+            verified = verify(ready.model, inputs, got, want, stages.say)
         sidecar["latency_before_s"], sidecar["latency_after_s"] = before_s, after_s
         sidecar["verified"], sidecar["tasks"] = verified, _tasks(ready, winners)
         with stages.stage("writing"):

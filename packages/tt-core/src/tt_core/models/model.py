@@ -13,7 +13,7 @@ from tt_core.compiler.arrays import INTEGERS_BELOW
 if TYPE_CHECKING:
     import tvm
 
-__all__ = ["FLOAT16_NOTE", "Arrays", "Fixed", "Input", "Model", "Peer", "Value"]
+__all__ = ["FLOAT16_NOTE", "Arrays", "Fixed", "Input", "Model", "Peer", "Roundings", "Value"]
 
 FLOAT16_NOTE = "{} holds float16: computed in float32, its inputs and outputs stay float16"
 
@@ -41,6 +41,19 @@ class Input:
 
 
 @dataclass(frozen=True)
+class Roundings:
+    """What a model's roundings make of the last places of its floats.
+
+    Args:
+        outputs: Positions of the outputs that depend on a rounded float.
+        run: From inputs by name to the peer's outputs, once per draw, everything that is rounded being nudged before.
+    """
+
+    outputs: frozenset[int]
+    run: Callable[[Arrays], list[list[np.ndarray]]]
+
+
+@dataclass(frozen=True)
 class Peer:
     """Another program that computes the model, against which the tuned file is verified.
 
@@ -48,10 +61,12 @@ class Peer:
         name: As it stands in the report: "onnxruntime".
         run: From inputs by name to the outputs, once per way in which the peer computes them (optimised, plain): their
             difference is its own doubt. Empty where the peer is not installed.
+        roundings: Of a model that rounds floats to few bits; the last way of `run` is then the graph as it is written.
     """
 
     name: str
     run: Callable[[Arrays], list[list[np.ndarray]]]
+    roundings: Roundings | None = None
 
 
 @dataclass(frozen=True)

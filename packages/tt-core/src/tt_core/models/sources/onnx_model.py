@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 from tt_spec import Plugins
 
 from tt_core.errors import ModelError, summary
-from tt_core.models.model import FLOAT16_NOTE, Fixed, Input, Model, Peer
+from tt_core.models.model import FLOAT16_NOTE, Fixed, Input, Model
 from tt_core.models.sources import shapes as shape_options
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ def convert(
     onnx, _ = _import("onnx"), _import("onnxslim")
     if not model.graph.node:
         raise ModelError(f"{source} has no operators: is it an ONNX model?")
-    from tt_core.models.sources import fixed_inputs, half
+    from tt_core.models.sources import fixed_inputs, half, onnx_peer
 
     values = fixed_inputs.values(model, fix or {}, source)
     whole, model = model, fixed_inputs.bound(model, values)
@@ -88,11 +87,11 @@ def convert(
     inputs = tuple(Input(n, i.shape, i.dtype, i.below) for n, i in zip(left, inputs_of(found.mod), strict=True))
     if found.rewritten:  # whatever was done here is verified against the user's own file
         idle = {n: fixed[n] for n in fixed if n not in left}
-        run = functools.partial(_onnxruntime, whole.SerializeToString(), values | _zeros(whole, idle))
+        peer = onnx_peer.peer(whole, values | _zeros(whole, idle))
     else:
-        run = functools.partial(_onnxruntime, found.model.SerializeToString(), {})
+        peer = onnx_peer.peer(found.model, {})
     outputs = tuple(o.name for o in found.model.graph.output)
-    return Model(name, found.mod, inputs, outputs, Peer("onnxruntime", run), tuple(notes))
+    return Model(name, found.mod, inputs, outputs, peer, tuple(notes))
 
 
 def _zeros(model: ModelProto, shapes: Shapes) -> dict[str, np.ndarray]:
@@ -129,23 +128,6 @@ def _with_ranks(model: ModelProto, fixed: Shapes) -> ModelProto:
             for size in fixed[value.name]:
                 value.type.tensor_type.shape.dim.add().dim_value = size
     return copy
-
-
-def _onnxruntime(data: bytes, rest: dict[str, np.ndarray], inputs: dict[str, np.ndarray]) -> list[list[np.ndarray]]:
-    """The outputs of onnxruntime, with its optimisations and without; `rest` are inputs that the program has not."""
-    try:
-        import onnxruntime
-    except ImportError:
-        return []
-    onnxruntime.set_default_logger_severity(3)
-    levels = onnxruntime.GraphOptimizationLevel
-    results = []
-    for level in (levels.ORT_ENABLE_ALL, levels.ORT_DISABLE_ALL):
-        options = onnxruntime.SessionOptions()
-        options.graph_optimization_level = level
-        session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-        results.append(session.run(None, {**rest, **inputs}))
-    return results
 
 
 def _import(name: str) -> ModuleType:
