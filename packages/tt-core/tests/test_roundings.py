@@ -5,11 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
-from tt_core import models, target
+from tt_core import models
 from tt_core.compiler.arrays import compare
-from tt_core.compiler.lower import lower
 from tt_core.compiler.primfunc import rounds
-from tt_core.deploy.library import compile_library
 from tt_core.deploy.verification import MODEL_TOLERANCE, verify
 from tt_core.errors import VerificationError
 from tt_core.models.model import Model, Peer, Roundings
@@ -17,80 +15,26 @@ from tt_core.models.rewrites import integer
 from tt_core.models.sources import onnx_peer
 from tt_core.models.sources.roundings import PHASE, SIZE, nudged
 from tt_core_fakes import with_space
-from tvm import relax, te
+from tt_core_quantised import by_onnxruntime, deep, image
+from tt_core_running import outputs
+from tvm import te
 
 onnx = pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 PLUGINS = with_space()
-CHANNELS = 8
-
-
-def deep(layers: int = 6):
-    """Convolutions and ReLUs, random weights, a product at the end."""
-    rng = np.random.default_rng(0)
-    nodes, weights, x = [], {}, "x"
-    for i in range(layers):
-        weights[f"w{i}"] = rng.standard_normal((CHANNELS, 3 if i == 0 else CHANNELS, 3, 3)).astype("float32") / 6
-        nodes.append(helper.make_node("Conv", [x, f"w{i}"], [f"c{i}"], pads=[1, 1, 1, 1]))
-        nodes.append(helper.make_node("Relu", [f"c{i}"], [f"r{i}"]))
-        x = f"r{i}"
-    weights["end"] = rng.standard_normal((CHANNELS, 64)).astype("float32")
-    nodes += [
-        helper.make_node("GlobalAveragePool", [x], ["pool"]),
-        helper.make_node("Flatten", ["pool"], ["flat"]),
-        helper.make_node("MatMul", ["flat", "end"], ["y"]),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "deep",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 20, 20])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 64])],
-        [numpy_helper.from_array(a, n) for n, a in weights.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-
-
-class Calibration:
-    """One random image."""
-
-    def __init__(self) -> None:
-        self.left = [{"x": image()["x"]}]
-
-    def get_next(self):
-        return self.left.pop() if self.left else None
-
-
-def image() -> dict[str, np.ndarray]:
-    return {"x": np.random.default_rng(1).standard_normal((1, 3, 20, 20)).astype("float32")}
 
 
 @pytest.fixture(scope="module")
 def quantised(tmp_path_factory):
-    """The model by onnxruntime's quantiser, dynamically and with QDQ."""
-    from onnxruntime import quantization
-
-    folder = tmp_path_factory.mktemp("quantised")
-    onnx.save(deep(), str(folder / "plain.onnx"))
-    plain = str(folder / "plain.onnx")
-    quantization.quantize_dynamic(plain, str(folder / "dynamic.onnx"))
-    quantization.quantize_static(
-        plain, str(folder / "qdq.onnx"), Calibration(), quant_format=quantization.QuantFormat.QDQ
-    )
-    return {kind: onnx.load(str(folder / f"{kind}.onnx")) for kind in ("dynamic", "qdq")}
-
-
-def outputs(model: Model, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
-    library = compile_library(lower(model.mod, target.resolve("native"), PLUGINS, "fake"), {}, PLUGINS)
-    out = relax.VirtualMachine(library, tvm.cpu())["main"](*(tvm.runtime.tensor(inputs[i.name]) for i in model.inputs))
-    return [out.numpy()] if hasattr(out, "numpy") else [o.numpy() for o in out]
+    return {kind: by_onnxruntime(deep(), tmp_path_factory.mktemp(kind), kind) for kind in ("dynamic", "qdq")}
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "qdq"])
 def test_a_quantised_model_agrees_as_far_as_its_own_roundings_carry(quantised, kind):
     model = models.load(quantised[kind], plugins=PLUGINS)
-    got = outputs(model, image())
+    got = outputs(model, image(), PLUGINS)
     assert set(verify(model, image(), got, got)) == {"the untuned program", "onnxruntime"}
 
 
@@ -122,7 +66,7 @@ def test_a_wrong_kernel_of_a_quantised_model_is_found(quantised, kind, mistake, 
     name, wrong = MISTAKES[mistake]
     monkeypatch.setattr(integer, name, wrong(getattr(integer, name)))
     model = models.load(quantised[kind], plugins=PLUGINS)
-    got = outputs(model, image())
+    got = outputs(model, image(), PLUGINS)
     with pytest.raises(VerificationError, match="onnxruntime"):
         verify(model, image(), got, got)
 
@@ -180,7 +124,7 @@ def test_integers_are_exact_where_nothing_before_them_is_float():
     model = models.load(linear(False), plugins=PLUGINS)
     assert model.peer.roundings is None and model.inputs[0].below == 256
     x = {"x": np.random.default_rng(2).integers(0, 256, (1, 4, 9, 9)).astype("uint8")}
-    got = outputs(model, x)
+    got = outputs(model, x, PLUGINS)
     assert verify(model, x, got, got)["onnxruntime"] == "equal"
     got[0][0, 0, 0, 0] ^= 1
     with pytest.raises(VerificationError, match="1 of 324 values differ"):

@@ -66,6 +66,9 @@ FixOption = Annotated[
     list[str] | None,
     typer.Option("--fix", help="A value for an input of an ONNX model, which becomes a constant: sr=16000"),
 ]
+PrecisionOption = Annotated[
+    str, typer.Option(help="exact keeps a quantised ONNX model's arithmetic, float32 dequantises its weights")
+]
 TargetOption = Annotated[str, typer.Option(help='"native", a TVM target string or JSON')]
 TasksOption = Annotated[
     list[str] | None,
@@ -102,6 +105,7 @@ def tune(
     *,
     shape: ShapeOption = None,
     fix: FixOption = None,
+    precision: PrecisionOption = Request.precision,
     target: TargetOption = Request.target,
     recipe: Annotated[str, typer.Option(help="Name (tt recipes) or TOML file")] = Request.recipe,
     trials: Annotated[int | None, typer.Option(help="Programs to measure in this run")] = None,
@@ -133,6 +137,7 @@ def tune(
     asked: Asked = {"target": target, "recipe": recipe, "minutes": minutes, "trials": trials, "history": history}
     asked |= {"tasks": tasks or Request.tasks, "skip": skip or Request.skip, "only_heavy": only_heavy}
     asked |= {"shapes": _shapes(shape or []), "fix": _fixed(fix or []), "out": out, "seed": seed}
+    asked |= {"precision": precision}
     asked |= {"set": [*([f"space={space}"] if space else []), *(sets or [])]}
     if dry_run:
         _show_plan(model, asked, as_json)
@@ -188,6 +193,7 @@ def list_tasks(
     *,
     shape: ShapeOption = None,
     fix: FixOption = None,
+    precision: PrecisionOption = Request.precision,
     target: TargetOption = Request.target,
     tasks: TasksOption = None,
     skip: SkipOption = None,
@@ -203,6 +209,7 @@ def list_tasks(
         target=target,
         shapes=_shapes(shape or []),
         fix=_fixed(fix or []),
+        precision=precision,
         tasks=tasks or Request.tasks,
         skip=skip or Request.skip,
         space=space or "both",

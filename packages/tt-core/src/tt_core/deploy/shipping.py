@@ -196,6 +196,8 @@ def _sidecar(ready: Prepared) -> JsonObject:
         "outputs": list(ready.model.outputs),
         "target": str(ready.target),
         "threads": threads_of(ready.target),
+        "precision": ready.model.precision,
+        **({"change": {name: vars(c) for name, c in ready.model.change.items()}} if ready.model.change else {}),
     }
 
 

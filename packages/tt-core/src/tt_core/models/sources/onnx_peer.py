@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tt_core.models.model import Arrays, Peer, Roundings
+from tt_core.compiler.arrays import difference, mean_difference
+from tt_core.models.model import Arrays, Change, Peer, Roundings
 from tt_core.models.sources.roundings import PHASE, SIZE, nudged
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-__all__ = ["peer"]
+__all__ = ["changes", "peer"]
 
 NUDGE, DRAWS = 1e-6, 12
 """How far a float is moved before it is rounded, as a share of itself: eight units in the last place, what another
@@ -29,6 +30,15 @@ def peer(model: ModelProto, rest: Mapping[str, np.ndarray]) -> Peer:
         return Peer("onnxruntime", run)
     drawn = functools.partial(_draws, of.model.SerializeToString(), dict(rest))
     return Peer("onnxruntime", run, Roundings(of.outputs, drawn))
+
+
+def changes(exact: Peer, form: Peer, outputs: Sequence[str], inputs: Arrays) -> dict[str, Change]:
+    """By how much the outputs of another form of a model differ; nothing without onnxruntime."""
+    ways = [p.run(inputs)[-1:] for p in (exact, form)]
+    if not all(ways):
+        return {}
+    pairs = zip(outputs, ways[1][0], ways[0][0], strict=True)
+    return {name: Change(difference(a, b), mean_difference(a, b)) for name, a, b in pairs if b.dtype.kind == "f"}
 
 
 def _ways(data: bytes, rest: Arrays, inputs: Arrays) -> list[list[np.ndarray]]:
