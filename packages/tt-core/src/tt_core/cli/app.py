@@ -240,6 +240,29 @@ def list_tasks(
     tables.show_tasks(found, [whole[t.key] for t in found])
 
 
+@app.command("split")
+def split_model(
+    model: Annotated[Path, typer.Argument(help="An ONNX file")],
+    out: Annotated[Path, typer.Option(help="Folder for the parts and parts.json, the order to run them in")],
+    *,
+    shape: ShapeOption = None,
+    fix: FixOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Cut a model of which some operators cannot be imported into parts that can, and say what stays outside."""
+    from tt_core.models.split import split
+
+    if model.suffix.lower() != ".onnx" or not model.is_file():
+        raise ModelError(f"tt split takes an ONNX file, {model} is none")
+    found = split(model, out, _shapes(shape or []), _fixed(fix or []))
+    if as_json:
+        print(json.dumps({"order": found.order if found else []}))
+    elif found is None:
+        print(f"{model} can be imported whole: tt tune {model}")
+    else:
+        tables.show_split(found.order, found.path)
+
+
 @app.command("run")
 def run_library(
     library: Annotated[Path, typer.Argument(help="What tt tune --out wrote")],

@@ -20,7 +20,7 @@ from tt_core.models.sources import shapes as shape_options
 if TYPE_CHECKING:
     from onnx import ModelProto, ValueInfoProto
 
-__all__ = ["OnnxFormat", "convert"]
+__all__ = ["OnnxFormat", "bound", "convert", "read"]
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -38,12 +38,23 @@ class OnnxFormat:
     ) -> Model:
         """The model of a file; `plugins` may bring rewritings, `fix` gives inputs values, `precision` says whether a
         quantised one is computed in float32."""
-        onnx = _import("onnx")
-        try:
-            model = onnx.load(str(path))
-        except Exception as e:  # protobuf, onnx and the operating system each raise their own types
-            raise ModelError(f"{path} is not a usable ONNX model: {summary(e)}") from e
-        return convert(model, path.stem, shapes, str(path), plugins=plugins, fix=fix, precision=precision)
+        return convert(read(path), path.stem, shapes, str(path), plugins=plugins, fix=fix, precision=precision)
+
+
+def read(path: Path) -> ModelProto:
+    """The `onnx.ModelProto` of a file."""
+    onnx = _import("onnx")
+    try:
+        return onnx.load(str(path))
+    except Exception as e:  # protobuf, onnx and the operating system each raise their own types
+        raise ModelError(f"{path} is not a usable ONNX model: {summary(e)}") from e
+
+
+def bound(model: ModelProto, fix: Fixed, source: str) -> ModelProto:
+    """A model in which these inputs are constants."""
+    from tt_core.models.sources import fixed_inputs
+
+    return fixed_inputs.bound(model, fixed_inputs.values(model, fix, source))
 
 
 def convert(
