@@ -87,7 +87,8 @@ def treated(name: str, folder: Path, minutes: float) -> dict[str, Any]:
     from tt_core import models, target
     from tt_core.compiler.arrays import random_array
     from tt_core.compiler.lower import lower
-    from tt_core.deploy.library import compile_library, verify
+    from tt_core.deploy.library import compile_library
+    from tt_core.deploy.verification import verify
 
     path, shapes, fix = sources()[name](folder)
     import onnx

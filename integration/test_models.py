@@ -91,7 +91,7 @@ def test_a_program_that_computes_something_else_never_ships(tmp_path, monkeypatc
 
 
 def test_what_the_model_computes_is_compared_output_by_output():
-    from tt_core.deploy.library import verify
+    from tt_core.deploy.verification import verify
     from tt_core.errors import VerificationError
     from tt_core.models.model import Model
 
@@ -105,7 +105,7 @@ def test_what_the_model_computes_is_compared_output_by_output():
 
 def test_an_output_worse_conditioned_than_the_tolerance_may_differ_as_onnxruntime_from_itself():
     """Against onnxruntime three times its own disagreement is allowed, but never against the untuned program."""
-    from tt_core.deploy import library as deploy
+    from tt_core.deploy import verification as deploy
     from tt_core.errors import VerificationError
     from tt_core.models.model import Model, Peer
 
@@ -128,7 +128,7 @@ def test_an_output_worse_conditioned_than_the_tolerance_may_differ_as_onnxruntim
 
 
 def test_a_peer_that_cannot_run_the_model_is_left_out_aloud():
-    from tt_core.deploy.library import verify
+    from tt_core.deploy.verification import verify
     from tt_core.models.model import Model, Peer
 
     def fails(inputs):

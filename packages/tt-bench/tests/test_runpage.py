@@ -43,7 +43,8 @@ def history(tmp_path_factory):
     plugins = Plugins()
     store = SqliteStore(folder / "tt.db", clock=clock)
     store.remember(tasks)
-    about = {"model": "toy", "recipe": {"name": "r"}, "seed": 0, "device": "toy/1 cores", "options": {}}
+    about = {"model": "toy", "recipe": {"name": "r"}, "seed": 0, "device": "toy/1 cores"}
+    about |= {"options": {"precision": "float32"}}
     run_id = store.begin_run(about)
     log = EventLog(folder / "tt.runs" / f"{run_id}.jsonl", clock)
     pipelines = [
@@ -97,6 +98,10 @@ def test_every_section_is_there_and_names_are_escaped(text):
     ]
     assert "<second>" not in text and "&lt;second&gt;" in text
     assert "stopped: 48 trials are spent" in text
+
+
+def test_the_page_says_in_what_precision(text):
+    assert "seed 0, computed in float32, toy/1 cores" in text
 
 
 def test_times_add_up(history, host):

@@ -110,8 +110,11 @@ def _subtitle(told: Told, states: Sequence[TaskState]) -> str:
     recipe = o.get("recipe", {}).get("name", "?") if isinstance(o.get("recipe"), dict) else "?"
     trials = sum(s.trials for s in states)
     reason = told.retold.reason or "its log ends here: the run was killed or goes on"
+    asked = o.get("options")
+    precision = asked.get("precision", "exact") if isinstance(asked, dict) else "exact"
+    how = "" if precision == "exact" else f", computed in {precision}"
     return (
-        f"Recipe {recipe}, seed {o.get('seed', '?')}, {o.get('device', '?')}; run {told.run.run_id[:8]}:"
+        f"Recipe {recipe}, seed {o.get('seed', '?')}{how}, {o.get('device', '?')}; run {told.run.run_id[:8]}:"
         f" {trials} trials on {len(states)} operators; stopped: {reason}."
     )
 

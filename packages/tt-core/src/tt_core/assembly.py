@@ -228,6 +228,7 @@ def prepared(request: Request, recipe: Recipe, target: Target, best: Callable[[T
         target=target,
         shapes=request.shapes,
         fix=request.fix,
+        precision=request.precision,
         tasks=request.tasks,
         skip=request.skip,
         only_heavy=request.only_heavy,

@@ -54,11 +54,12 @@ def prepare(
     space: str = "both",
     plugins: Plugins | None = None,
     fix: Fixed | None = None,
+    precision: str = Request.precision,
 ) -> Prepared:
     """Import and lower a model, and pick tasks as `tt_core.selection.select` does.
 
     `best` gives the seconds of a task's best program so far, inf where there is none; `fix` gives inputs of an ONNX
-    model values, by name.
+    model values, by name; `precision` is "exact", or "float32" for a quantised one.
     """
     require_tvm()
     use_all_cores()
@@ -68,7 +69,7 @@ def prepare(
     plugins = plugins or Plugins()
     with quiet():
         resolved = resolve_target(target)
-        loaded = load(model, shapes, plugins, fix)
+        loaded = load(model, shapes, plugins, fix, precision)
         lowered = lower(loaded.mod, resolved, plugins, space)
         loaded = dataclasses.replace(loaded, notes=(*loaded.notes, *lowered.notes))
     known = {t.key: best(t) for t in lowered.tasks} if only_heavy else None

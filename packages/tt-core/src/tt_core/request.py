@@ -36,6 +36,7 @@ class Asked(TypedDict, total=False):
     only_heavy: bool
     shapes: Mapping[str, Sequence[int]] | None
     fix: Fixed | None
+    precision: str
     history: str | Path | None
     out: str | Path | None
     seed: int
@@ -57,6 +58,7 @@ class Request:
         only_heavy: Only the fewest tasks that hold 95 % of the model's latency.
         shapes: Fixed input shapes by name.
         fix: Values of inputs by name, which are no inputs any more; of ONNX models.
+        precision: "exact", a quantised model's own arithmetic, or "float32"; of ONNX models.
         history: File that every measurement goes to and that a repeated run continues from; None: in memory.
         out: File for the tuned library; its sidecar is `out` + ".json".
         seed: Root of all randomness.
@@ -73,6 +75,7 @@ class Request:
     only_heavy: bool = False
     shapes: Mapping[str, Sequence[int]] | None = None
     fix: Fixed | None = None
+    precision: str = "exact"
     history: str | Path | None = "tt.db"
     out: str | Path | None = None
     seed: int = 0
@@ -120,6 +123,7 @@ class Request:
             "tasks": self.tasks,
             "skip": self.skip,
             "only_heavy": self.only_heavy,
+            "precision": self.precision,
             "history": str(self.history),
             "out": self.out and str(self.out),
         }

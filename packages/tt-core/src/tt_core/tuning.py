@@ -72,7 +72,7 @@ def tune(
         say: Told in one line what happens around the tuning.
         began: When the minutes began to count, seconds since the epoch; None is now.
         asked: The fields of `tt_core.request.Request`: target, recipe, set, minutes, trials, tasks, skip, only_heavy,
-            shapes, fix, history, out, seed.
+            shapes, fix, precision, history, out, seed.
 
     Returns:
         The `Result`; `failure` is set if a piece or the store broke on the way, after writing the best so far.

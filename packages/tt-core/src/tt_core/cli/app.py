@@ -66,6 +66,9 @@ FixOption = Annotated[
     list[str] | None,
     typer.Option("--fix", help="A value for an input of an ONNX model, which becomes a constant: sr=16000"),
 ]
+PrecisionOption = Annotated[
+    str, typer.Option(help="exact keeps a quantised ONNX model's arithmetic, float32 dequantises its weights")
+]
 TargetOption = Annotated[str, typer.Option(help='"native", a TVM target string or JSON')]
 TasksOption = Annotated[
     list[str] | None,
@@ -102,6 +105,7 @@ def tune(
     *,
     shape: ShapeOption = None,
     fix: FixOption = None,
+    precision: PrecisionOption = Request.precision,
     target: TargetOption = Request.target,
     recipe: Annotated[str, typer.Option(help="Name (tt recipes) or TOML file")] = Request.recipe,
     trials: Annotated[int | None, typer.Option(help="Programs to measure in this run")] = None,
@@ -133,6 +137,7 @@ def tune(
     asked: Asked = {"target": target, "recipe": recipe, "minutes": minutes, "trials": trials, "history": history}
     asked |= {"tasks": tasks or Request.tasks, "skip": skip or Request.skip, "only_heavy": only_heavy}
     asked |= {"shapes": _shapes(shape or []), "fix": _fixed(fix or []), "out": out, "seed": seed}
+    asked |= {"precision": precision}
     asked |= {"set": [*([f"space={space}"] if space else []), *(sets or [])]}
     if dry_run:
         _show_plan(model, asked, as_json)
@@ -188,6 +193,7 @@ def list_tasks(
     *,
     shape: ShapeOption = None,
     fix: FixOption = None,
+    precision: PrecisionOption = Request.precision,
     target: TargetOption = Request.target,
     tasks: TasksOption = None,
     skip: SkipOption = None,
@@ -203,6 +209,7 @@ def list_tasks(
         target=target,
         shapes=_shapes(shape or []),
         fix=_fixed(fix or []),
+        precision=precision,
         tasks=tasks or Request.tasks,
         skip=skip or Request.skip,
         space=space or "both",
@@ -231,6 +238,29 @@ def list_tasks(
         print(json.dumps(rows))
         return
     tables.show_tasks(found, [whole[t.key] for t in found])
+
+
+@app.command("split")
+def split_model(
+    model: Annotated[Path, typer.Argument(help="An ONNX file")],
+    out: Annotated[Path, typer.Option(help="Folder for the parts and parts.json, the order to run them in")],
+    *,
+    shape: ShapeOption = None,
+    fix: FixOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Cut a model of which some operators cannot be imported into parts that can, and say what stays outside."""
+    from tt_core.models.split import split
+
+    if model.suffix.lower() != ".onnx" or not model.is_file():
+        raise ModelError(f"tt split takes an ONNX file, {model} is none")
+    found = split(model, out, _shapes(shape or []), _fixed(fix or []))
+    if as_json:
+        print(json.dumps({"order": found.order if found else []}))
+    elif found is None:
+        print(f"{model} can be imported whole: tt tune {model}")
+    else:
+        tables.show_split(found.order, found.path)
 
 
 @app.command("run")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tt_core.planning import Plan
     from tt_core.result import Result
 
-__all__ = ["show", "show_plan", "show_result", "show_tasks"]
+__all__ = ["show", "show_plan", "show_result", "show_split", "show_tasks"]
 
 
 def show(
@@ -138,6 +138,19 @@ def show_result(result: Result, history: Path | str) -> None:
     elif math.isfinite(result.estimate_s):
         what = "the chosen tasks take" if result.left_out else "estimated"
         print(f"{result.model}: {what} {latency(result.estimate_s)}; add --out FILE to write the library")
+
+
+def show_split(order: Sequence[JsonObject], path: Path) -> None:
+    """Print the steps of `tt split` and what stays outside."""
+    rows = []
+    for step in order:
+        ends = [", ".join(v["name"] for v in step[side]) for side in ("inputs", "outputs")]
+        nodes = ", ".join(dict.fromkeys(n["operator"] for n in step.get("nodes", ())))
+        rows.append([step["file"], "outside: " + nodes if nodes else step.get("note", "part"), *ends])
+    show(("file", "what", "inputs", "outputs"), rows)
+    for node in (n for step in order for n in step.get("nodes", ())):
+        print(f"node {node['node']} {node['name']!r} stays outside: {node['why']}")
+    print(f"the order to run them in: {path}")
 
 
 def _piece(piece: JsonObject) -> str:

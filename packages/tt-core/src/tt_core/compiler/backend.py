@@ -21,7 +21,7 @@ from tt_core.compiler.arrays import compare, random_array
 from tt_core.compiler.denormals import flushed, wanted
 from tt_core.compiler.lower import unpack
 from tt_core.compiler.peak import probe
-from tt_core.compiler.primfunc import outputs, parameter_bound
+from tt_core.compiler.primfunc import outputs, parameter_bound, rounds
 from tt_core.compiler.runtime import Runner
 from tt_core.compiler.seat import Seat
 
@@ -237,7 +237,7 @@ class TvmCandidate:
             self._call(*args)
             self._work.sync()
         for i, (out, want) in enumerate(zip(results, wants, strict=True)):
-            if (wrong := compare(out.numpy(), want)) is not None:
+            if (wrong := compare(out.numpy(), want, rounded=self._work.rounds)) is not None:
                 return wrong if len(wants) == 1 else f"output {i}: {wrong}"
         return None
 
@@ -247,7 +247,7 @@ class _Workload:
 
     def __init__(self, mod: tvm.IRModule, target: Target, programs: Workload, seat: Seat) -> None:
         self.mod, self.target, self.programs, self.seat = mod, target, programs, seat
-        self.about, self._zeros = str(target), wanted(target)
+        self.about, self._zeros, self.rounds = str(target), wanted(target), rounds(mod["main"])
         self.candidates: WeakValueDictionary[bytes, TvmCandidate] = WeakValueDictionary()
         self._schedules: OrderedDict[bytes, tvm.s_tir.Schedule] = OrderedDict()
         self._arguments: list[tvm.runtime.Tensor] | None = None

@@ -5,9 +5,7 @@ from __future__ import annotations
 import tvm
 import tvm_ffi
 
-from tt_core.compiler.arrays import INTEGERS_BELOW
-
-__all__ = ["as_module", "outputs", "parameter_bound"]
+__all__ = ["as_module", "outputs", "parameter_bound", "rounds"]
 
 
 def as_module(func: tvm.tirx.PrimFunc) -> tvm.IRModule:
@@ -25,8 +23,9 @@ def outputs(func: tvm.tirx.PrimFunc) -> int:
     return len(found) if found == list(range(len(func.params) - len(found), len(func.params))) else 0
 
 
-def parameter_bound(func: tvm.tirx.PrimFunc) -> int:
-    """Below what all integers given to a PrimFunc must stay: the smallest extent that anything loaded indexes."""
+def parameter_bound(func: tvm.tirx.PrimFunc) -> int | None:
+    """Below what all integers given to a PrimFunc must stay: the smallest extent that anything loaded indexes; None if
+    nothing does."""
     found: list[int] = []
 
     def visit(load: tvm.ir.TensorLoad) -> None:
@@ -35,7 +34,18 @@ def parameter_bound(func: tvm.tirx.PrimFunc) -> int:
                 found.append(int(extent))
 
     tvm_ffi.structural_walk(func.body, (tvm.ir.TensorLoad, visit))
-    return min(found, default=INTEGERS_BELOW)
+    return min(found, default=None)
+
+
+def rounds(func: tvm.tirx.PrimFunc) -> bool:
+    """Whether a PrimFunc turns floats into 8-bit integers."""
+    found: list[bool] = []
+
+    def visit(cast: tvm.tirx.Cast) -> None:
+        found.append(str(cast.ty.dtype) in ("int8", "uint8") and str(cast.value.ty.dtype).startswith("float"))
+
+    tvm_ffi.structural_walk(func.body, (tvm.tirx.Cast, visit))
+    return any(found)
 
 
 def _written(func: tvm.tirx.PrimFunc) -> list[int]:

@@ -1,4 +1,4 @@
-"""Deployment: tuned functions back into the model, one file out, verified."""
+"""Deployment: tuned functions back into the model, one file out."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,24 +18,16 @@ from tt_spec.serial import JsonObject
 from tvm import relax
 
 from tt_core.compiler import series
-from tt_core.compiler.arrays import compare, difference
 from tt_core.compiler.lower import Lowered, unpack
 from tt_core.compiler.runtime import digest, sidecar_path
 from tt_core.deploy.constants import repack_constants
 from tt_core.deploy.entrance import checker, with_entrance
-from tt_core.errors import FileError, InstallationError, ModelError, VerificationError, one_line
-from tt_core.models.model import Model
+from tt_core.errors import FileError, InstallationError, ModelError, one_line
 
 if TYPE_CHECKING:
     from tt_core.compiler.backend import Repacked
 
-__all__ = ["MODEL_TOLERANCE", "WORST_TOLERANCE", "check_writable", "compile_library", "verify", "write"]
-
-MODEL_TOLERANCE = 1e-3
-"""Largest allowed difference of a whole float32 model's output, relative to the output's largest magnitude."""
-
-WORST_TOLERANCE = 2e-2
-"""The bound to which it may grow where a peer's own two ways to compute an output differ."""
+__all__ = ["check_writable", "compile_library", "write"]
 
 
 def compile_library(
@@ -151,48 +143,3 @@ def write(library: relax.VMExecutable | Path, path: Path, sidecar: JsonObject) -
 
 def _part(path: Path) -> Path:
     return path.with_name(f".{path.stem}.part.so")
-
-
-def verify(
-    model: Model,
-    inputs: dict[str, np.ndarray],
-    got: list[np.ndarray],
-    untuned: list[np.ndarray],
-    say: Callable[[str], None] = lambda text: None,
-) -> dict[str, str]:
-    """Compare a tuned model's outputs with the untuned program's, and with those of the model's peer.
-
-    The tolerance is `MODEL_TOLERANCE`. Some outputs are worse conditioned than that, e.g. the far tail of a sigmoid:
-    where the peer's two ways to compute differ by more than a third of it, three times their difference is allowed
-    against the peer, at most `WORST_TOLERANCE`.
-
-    A peer that cannot run the model is left out, and `say` is told. Returns what each was compared with. Raises
-    `VerificationError` naming output and peer.
-    """
-    peers = {"the untuned program": (untuned, [MODEL_TOLERANCE] * len(untuned))}
-    if model.peer is not None:
-        try:
-            results = model.peer.run(inputs)
-        except Exception as e:  # each peer has its own errors, and none is about the tuned program
-            results = []
-            say(f"{model.peer.name} cannot run the model: {summary(e)}")
-        if results:
-            peers[model.peer.name] = (results[0], _tolerances(results))
-    for peer, (want, tolerances) in peers.items():
-        if len(want) != len(got):
-            raise VerificationError(f"the tuned model has {len(got)} outputs, {peer} has {len(want)}")
-        for name, a, b, tolerance in zip(model.outputs, got, want, tolerances, strict=True):
-            wrong = compare(a, b, tolerance if b.dtype == np.float32 else None)
-            if wrong:
-                raise VerificationError(f"output {name!r} of {model.name} does not match {peer}: {wrong}")
-    return {
-        peer: f"equal within {max(tolerances):.1e} of the largest magnitude" for peer, (_, tolerances) in peers.items()
-    }
-
-
-def _tolerances(results: list[list[np.ndarray]]) -> list[float]:
-    """The tolerance of each output, from how far apart the peer's results are."""
-    return [
-        min(WORST_TOLERANCE, max(MODEL_TOLERANCE, 3 * difference(ways[0], ways[-1])))
-        for ways in zip(*results, strict=True)
-    ]

@@ -19,6 +19,7 @@ from tt_core.compiler.arrays import random_array
 from tt_core.compiler.quiet import quiet
 from tt_core.compiler.target import threads_of
 from tt_core.deploy import library as files
+from tt_core.deploy.verification import verify
 from tt_core.errors import ModelError, VerificationError
 from tt_core.shares import heavy, shares
 from tt_core.stages import Stages
@@ -238,6 +239,8 @@ def _sidecar(ready: Prepared) -> JsonObject:
         "outputs": list(ready.model.outputs),
         "target": str(ready.target),
         "threads": threads_of(ready.target),
+        "precision": ready.model.precision,
+        **({"change": {name: vars(c) for name, c in ready.model.change.items()}} if ready.model.change else {}),
     }
 
 
@@ -308,7 +311,7 @@ def _verified(shipment: Shipment, library: Path, inputs: dict[str, np.ndarray]) 
     with stages.stage("verifying", "verifying the model"):
         want = measurer.run_model(str(shipment.untuned), inputs)
         got = want if library == shipment.untuned else measurer.run_model(str(library), inputs)
-        return files.verify(shipment.ready.model, inputs, got, want, stages.say)
+        return verify(shipment.ready.model, inputs, got, want, stages.say)
 
 
 def _models_s(stages: Stages) -> float:

@@ -13,7 +13,10 @@ from tt_spec import PluginError, Plugins, nearest
 from tt_core.errors import ModelError
 from tt_core.models.model import Fixed, Model
 
-__all__ = ["load"]
+__all__ = ["PRECISIONS", "load"]
+
+PRECISIONS = ("exact", "float32")
+"""How a quantised model is computed: by its own arithmetic, or in float32 with dequantised weights."""
 
 
 def load(
@@ -21,6 +24,7 @@ def load(
     shapes: Mapping[str, Sequence[int]] | None = None,
     plugins: Plugins | None = None,
     fix: Fixed | None = None,
+    precision: str = "exact",
 ) -> Model:
     """Import a model.
 
@@ -31,14 +35,15 @@ def load(
         shapes: Fixed shapes by input name, for dynamic dimensions.
         fix: Values by input name, as numbers, arrays or text ("16000", "1,2"): such an input becomes a constant. Of
             ONNX models only.
+        precision: "exact", or "float32" for a quantised ONNX model to be computed so.
 
     Raises:
         ModelError: With what came and what to do.
     """
     fixed = {name: tuple(int(d) for d in shape) for name, shape in (shapes or {}).items()}
     plugins = plugins or Plugins()
-    if fix:
-        return _with_fixed(source, fixed, plugins, fix)
+    if fix or precision != "exact":
+        return _onnx(source, fixed, plugins, fix or {}, precision)
     if isinstance(source, str) and source.startswith("op:"):
         from tt_core.models import ops
 
@@ -53,15 +58,21 @@ def load(
     return _from_object(source, fixed, plugins)
 
 
-def _with_fixed(source: Any, shapes: dict[str, tuple[int, ...]], plugins: Plugins, fix: Fixed) -> Model:
-    """An ONNX model, some of its inputs made constants."""
+def _onnx(source: Any, shapes: dict[str, tuple[int, ...]], plugins: Plugins, fix: Fixed, precision: str) -> Model:
+    """An ONNX model, some of its inputs made constants, or computed in float32."""
     from tt_core.models.sources import onnx_model
+
+    if precision not in PRECISIONS:
+        raise ModelError(f"--precision is {' or '.join(PRECISIONS)}, got {precision!r}")
 
     if isinstance(source, str | Path):
         if Path(source).suffix.lower() == ".onnx" and Path(source).is_file():
-            return onnx_model.OnnxFormat().read(Path(source), shapes, plugins, fix)
+            return onnx_model.OnnxFormat().read(Path(source), shapes, plugins, fix, precision)
     elif any(f"{t.__module__.split('.')[0]}.{t.__name__}" == "onnx.ModelProto" for t in type(source).__mro__):
-        return onnx_model.convert(source, source.graph.name or "model", shapes, plugins=plugins, fix=fix)
+        name = source.graph.name or "model"
+        return onnx_model.convert(source, name, shapes, plugins=plugins, fix=fix, precision=precision)
+    if precision != "exact":
+        raise ModelError(f"--precision float32: only a quantised ONNX model can be computed so, {source} is none")
     raise ModelError(f"--fix {next(iter(fix))}: only an input of an ONNX model can be given a value, {source} is none")
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from tt_spec import Plugins
 
+from tt_core.compiler.arrays import random_array
 from tt_core.errors import ModelError, summary
 from tt_core.models.model import FLOAT16_NOTE, Fixed, Input, Model, Peer
 from tt_core.models.sources import shapes as shape_options
@@ -19,7 +20,7 @@ from tt_core.models.sources import shapes as shape_options
 if TYPE_CHECKING:
     from onnx import ModelProto, ValueInfoProto
 
-__all__ = ["OnnxFormat", "convert"]
+__all__ = ["OnnxFormat", "bound", "convert", "read"]
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -33,14 +34,27 @@ class OnnxFormat:
         shapes: Mapping[str, tuple[int, ...]],
         plugins: Plugins | None = None,
         fix: Fixed | None = None,
+        precision: str = "exact",
     ) -> Model:
-        """The model of a file; `plugins` may bring rewritings, `fix` gives inputs values."""
-        onnx = _import("onnx")
-        try:
-            model = onnx.load(str(path))
-        except Exception as e:  # protobuf, onnx and the operating system each raise their own types
-            raise ModelError(f"{path} is not a usable ONNX model: {summary(e)}") from e
-        return convert(model, path.stem, shapes, str(path), plugins=plugins, fix=fix)
+        """The model of a file; `plugins` may bring rewritings, `fix` gives inputs values, `precision` says whether a
+        quantised one is computed in float32."""
+        return convert(read(path), path.stem, shapes, str(path), plugins=plugins, fix=fix, precision=precision)
+
+
+def read(path: Path) -> ModelProto:
+    """The `onnx.ModelProto` of a file."""
+    onnx = _import("onnx")
+    try:
+        return onnx.load(str(path))
+    except Exception as e:  # protobuf, onnx and the operating system each raise their own types
+        raise ModelError(f"{path} is not a usable ONNX model: {summary(e)}") from e
+
+
+def bound(model: ModelProto, fix: Fixed, source: str) -> ModelProto:
+    """A model in which these inputs are constants."""
+    from tt_core.models.sources import fixed_inputs
+
+    return fixed_inputs.bound(model, fixed_inputs.values(model, fix, source))
 
 
 def convert(
@@ -51,16 +65,50 @@ def convert(
     *,
     plugins: Plugins | None = None,
     fix: Fixed | None = None,
+    precision: str = "exact",
 ) -> Model:
     """The model of an `onnx.ModelProto`; `source` is what errors call it, `fix` gives inputs values."""
     source = source or name
-    onnx, _ = _import("onnx"), _import("onnxslim")
+    _import("onnx")
+    _import("onnxslim")
     if not model.graph.node:
         raise ModelError(f"{source} has no operators: is it an ONNX model?")
-    from tt_core.models.sources import fixed_inputs, half
+    from tt_core.models.sources import fixed_inputs, float_form, half, onnx_peer
 
     values = fixed_inputs.values(model, fix or {}, source)
     whole, model = model, fixed_inputs.bound(model, values)
+    model, fixed = _with_shapes(model, shapes, source)
+    notes = []
+    original = model
+    if half.present(model):
+        model, whole = half.to_float32(model), half.to_float32(whole)
+        notes.append(FLOAT16_NOTE.format(source))
+    exact, rest = whole, values
+    form = float_form.in_float32(model) if precision == "float32" else None
+    if form is not None:
+        model, whole, values = form, form, {}
+    elif precision == "float32":
+        notes.append(f"{source} has nothing quantised: --precision float32 changes nothing")
+    from tt_core.models.sources.onnx_relax import to_relax
+    from tt_core.models.sources.tvm_module import inputs_of
+
+    found = to_relax(model, original, fixed, source, plugins)
+    notes += found.notes
+    left = [i.name for i in found.model.graph.input if i.name in fixed]
+    notes += [f"input {n!r} of {source} has no use and is left out" for n in fixed if n not in left]
+    # TVM may rename an input to what Relax allows; order and number are the file's
+    inputs = tuple(Input(n, i.shape, i.dtype, i.below) for n, i in zip(left, inputs_of(found.mod), strict=True))
+    idle = {n: fixed[n] for n in fixed if n not in left}
+    # whatever was done here is verified against the user's own file
+    peer = onnx_peer.peer(whole, values | _zeros(whole, idle)) if found.rewritten else onnx_peer.peer(found.model, {})
+    outputs = tuple(o.name for o in found.model.graph.output)
+    made = Model(name, found.mod, inputs, outputs, peer, tuple(notes))
+    return made if form is None else _in_float32(made, onnx_peer.peer(exact, rest | _zeros(exact, idle)))
+
+
+def _with_shapes(model: ModelProto, shapes: Shapes, source: str) -> tuple[ModelProto, dict[str, tuple[int, ...]]]:
+    """The model, checked, and the fixed shapes of its inputs."""
+    onnx = _import("onnx")
     weights = {w.name for w in model.graph.initializer}
     given = [i for i in model.graph.input if i.name not in weights]
     shape_options.known(shapes, [i.name for i in given])
@@ -72,27 +120,26 @@ def convert(
         onnx.checker.check_model(model)
     except Exception as e:  # onnx and protobuf each raise their own types
         raise ModelError(f"{source} is not a usable ONNX model: {summary(e)}") from e
-    notes = []
-    original = model
-    if half.present(model):
-        model, whole = half.to_float32(model), half.to_float32(whole)
-        notes.append(FLOAT16_NOTE.format(source))
-    from tt_core.models.sources.onnx_relax import to_relax
-    from tt_core.models.sources.tvm_module import inputs_of
+    return model, fixed
 
-    found = to_relax(model, original, fixed, source, plugins)
-    notes += found.notes
-    left = [i.name for i in found.model.graph.input if i.name in fixed]
-    notes += [f"input {n!r} of {source} has no use and is left out" for n in fixed if n not in left]
-    # TVM may rename an input to what Relax allows; order and number are the file's
-    inputs = tuple(Input(n, i.shape, i.dtype, i.below) for n, i in zip(left, inputs_of(found.mod), strict=True))
-    if found.rewritten:  # whatever was done here is verified against the user's own file
-        idle = {n: fixed[n] for n in fixed if n not in left}
-        run = functools.partial(_onnxruntime, whole.SerializeToString(), values | _zeros(whole, idle))
-    else:
-        run = functools.partial(_onnxruntime, found.model.SerializeToString(), {})
-    outputs = tuple(o.name for o in found.model.graph.output)
-    return Model(name, found.mod, inputs, outputs, Peer("onnxruntime", run), tuple(notes))
+
+def _in_float32(model: Model, exact: Peer) -> Model:
+    """A model in float32, with what that changes on the inputs that it will be verified on."""
+    from tt_core.models.sources.onnx_peer import changes
+
+    rng, found = np.random.default_rng(0), {}
+    inputs = {i.name: random_array(i.shape, i.dtype, rng, i.below) for i in model.inputs}
+    notes = ["computed in float32"]
+    try:
+        found = changes(exact, model.peer, model.outputs, inputs) if model.peer else {}
+    except Exception as e:  # onnxruntime raises its own types
+        notes.append(f"onnxruntime cannot say what float32 changes: {summary(e)}")
+    notes += [
+        f"output {name!r} differs from the model's own arithmetic by {c.largest:.1e} of its largest magnitude"
+        f" at most, {c.mean:.1e} on average"
+        for name, c in found.items()
+    ]
+    return replace(model, precision="float32", change=found, notes=(*model.notes, *notes))
 
 
 def _zeros(model: ModelProto, shapes: Shapes) -> dict[str, np.ndarray]:
@@ -129,23 +176,6 @@ def _with_ranks(model: ModelProto, fixed: Shapes) -> ModelProto:
             for size in fixed[value.name]:
                 value.type.tensor_type.shape.dim.add().dim_value = size
     return copy
-
-
-def _onnxruntime(data: bytes, rest: dict[str, np.ndarray], inputs: dict[str, np.ndarray]) -> list[list[np.ndarray]]:
-    """The outputs of onnxruntime, with its optimisations and without; `rest` are inputs that the program has not."""
-    try:
-        import onnxruntime
-    except ImportError:
-        return []
-    onnxruntime.set_default_logger_severity(3)
-    levels = onnxruntime.GraphOptimizationLevel
-    results = []
-    for level in (levels.ORT_ENABLE_ALL, levels.ORT_DISABLE_ALL):
-        options = onnxruntime.SessionOptions()
-        options.graph_optimization_level = level
-        session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-        results.append(session.run(None, {**rest, **inputs}))
-    return results
 
 
 def _import(name: str) -> ModuleType:

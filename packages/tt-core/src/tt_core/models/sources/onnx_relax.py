@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,9 +18,23 @@ if TYPE_CHECKING:
     import tvm
     from onnx import ModelProto, NodeProto
 
-__all__ = ["Imported", "to_relax"]
+__all__ = ["Imported", "NodeError", "to_relax"]
 
 Shapes = dict[str, tuple[int, ...]]
+
+
+class NodeError(ModelError):
+    """A model that cannot be imported because of some of its nodes.
+
+    Args:
+        text: Names the nodes and says why; the way out is added.
+        nodes: Numbers of the nodes in the user's file, counted from 0; empty where simplifying made them.
+        source: The user's file.
+    """
+
+    def __init__(self, text: str, nodes: Sequence[int], source: str) -> None:
+        super().__init__(f"{text}; tt split {source} --out DIR writes the parts that can be imported")
+        self.nodes, self.why = tuple(nodes), text
 
 
 @dataclass(frozen=True)
@@ -63,7 +78,9 @@ def to_relax(
             if refused is not None:
                 raise refused from e
             at = "" if e.node is None else f" at the {e.node.op_type}, {_place(e.node, original)}"
-            raise ModelError(f"TVM cannot import {under}{at}: {e}") from e
+            if e.node is None:
+                raise ModelError(f"TVM cannot import {under}: {e}") from e
+            raise NodeError(f"TVM cannot import {under}{at}: {e}", _numbers([e.node], original), source) from e
         if not graph.used and refused is None:
             try:
                 return _plain(model, original, fixed, source, under)
@@ -140,15 +157,13 @@ def _from_onnx(slim: ModelProto, original: ModelProto, fixed: Shapes, source: st
             return from_onnx(slim, shape_dict={n: list(s) for n, s in fixed.items()}, keep_params_in_input=False)
     except Exception as e:
         node = _node_in_hand(e)
-        where = "" if node is None else f" at the {node.op_type}, {_place(node, original)}"
-        raise ModelError(f"TVM cannot import {under}{where}: {summary(e)}{'' if node is None else _ADVICE}") from e
+        if node is None:
+            raise ModelError(f"TVM cannot import {under}: {summary(e)}") from e
+        where = f"at the {node.op_type}, {_place(node, original)}"
+        raise NodeError(f"TVM cannot import {under} {where}: {summary(e)}", _numbers([node], original), source) from e
 
 
 _DOMAINS = ("", "ai.onnx", "com.microsoft", "tt")
-_ADVICE = (
-    "; export the model so that it does without, e.g. with another opset, or cut it there (onnx.utils.extract_model)"
-    " and tune the rest"
-)
 
 
 def _refuse_unsupported(slim: ModelProto, original: ModelProto, source: str) -> None:
@@ -163,7 +178,8 @@ def _refuse_unsupported(slim: ModelProto, original: ModelProto, source: str) -> 
     if first:
         kinds = "operators" if len(first) > 1 else "operator"
         places = "; ".join(f"{kind} at {_place(node, original)}" for kind, node in first.items())
-        raise ModelError(f"TVM has no import for the {kinds} of {source}: {places}{_ADVICE}")
+        text = f"TVM has no import for the {kinds} of {source}: {places}"
+        raise NodeError(text, _numbers(lacking, original), source)
 
 
 def _place(node: NodeProto, original: ModelProto) -> str:
@@ -171,6 +187,10 @@ def _place(node: NodeProto, original: ModelProto) -> str:
     number = _number(node, original)
     outputs = ", ".join(o for o in node.output if o)
     return f"{'a node' if number is None else f'node {number}'} {node.name!r} -> {outputs}"
+
+
+def _numbers(nodes: Sequence[NodeProto], original: ModelProto) -> list[int]:
+    return sorted({n for n in (_number(node, original) for node in nodes) if n is not None})
 
 
 def _number(node: NodeProto, original: ModelProto) -> int | None:

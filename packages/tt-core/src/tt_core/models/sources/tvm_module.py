@@ -47,10 +47,14 @@ def inputs_of(mod: tvm.IRModule) -> tuple[Input, ...]:
             str(p.name),
             tuple(int(d) for d in p.ty.shape.values),
             str(p.ty.dtype),
-            below.get(p.name, INTEGERS_BELOW),
+            below.get(p.name, _EIGHT_BITS.get(str(p.ty.dtype), INTEGERS_BELOW)),
         )
         for p in mod["main"].params
     )
+
+
+_EIGHT_BITS = {"int8": 128, "uint8": 256}
+"""Quantised values and pixels that index nothing."""
 
 
 def output_count(main: relax.Function) -> int:
