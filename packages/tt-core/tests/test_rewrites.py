@@ -164,6 +164,29 @@ def test_a_loop_computes_what_onnxruntime_does(trips, stops):
     assert any(t.weight == 100 for t in tasks) == (trips == 100 and not stops)
 
 
+@pytest.mark.parametrize("reads", [True, False])
+def test_a_long_loop_that_does_not_read_its_counter_or_its_state(reads):
+    """TVM drops parameters that a function does not read; the loop must not pass them."""
+    node = helper.make_node
+    nodes = [
+        node("MatMul", ["s" if reads else "x", "w"], ["m"]),
+        node("Tanh", ["m"], ["s_out"]),
+        node("Identity", ["c"], ["go"]),
+    ]
+    inside = body(
+        "step",
+        nodes,
+        [("i", INT64, []), ("c", TensorProto.BOOL, []), ("s", FLOAT, [1, 6])],
+        [("go", TensorProto.BOOL, []), ("s_out", FLOAT, [1, 6])],
+    )
+    weights = {"trips": np.array(50, np.int64), "yes": np.array(True), "w": normal(6, 6)}
+    source = model(
+        [node("Loop", ["trips", "yes", "x"], ["y"], body=inside)], [("x", FLOAT, (1, 6))], [("y", FLOAT, 2)], weights
+    )
+    for got, want in computed(source, {"x": normal(1, 6)}):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("back", [0, 1])
 def test_a_long_scan_computes_what_onnxruntime_does(axis, back):
@@ -279,6 +302,23 @@ def test_an_operator_of_onnxruntime_computes_what_it_does(op):
     node = helper.make_node(op, names, ["y"], domain="com.microsoft", **attributes)
     source = model([node], [("x", FLOAT, (2, 4, 8))], [("y", FLOAT, 3)], {n: normal(*s) for n, s in shapes.items()})
     for got, want in computed(source, {"x": normal(2, 4, 8)}):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("turned", [0, 1])
+@pytest.mark.parametrize("sides", ["A", "B", "AB"])
+def test_a_product_whose_batch_stands_behind_the_rows(sides, turned):
+    """transBatch of FusedMatMul: (rows, batch, ...) instead of (batch, rows, ...), and trans with it."""
+    shapes = {"A": [3, 4, 8], "B": [3, 8, 5]}
+    for side in shapes:
+        if turned:
+            shapes[side][1:] = shapes[side][:0:-1]
+        if side in sides:
+            shapes[side][:2] = shapes[side][1::-1]
+    options = {f"transBatch{side}": 1 for side in sides} | {"transA": turned, "transB": turned}
+    node = helper.make_node("FusedMatMul", ["x", "w"], ["y"], domain="com.microsoft", **options)
+    source = model([node], [("x", FLOAT, shapes["A"])], [("y", FLOAT, 3)], {"w": normal(*shapes["B"])})
+    for got, want in computed(source, {"x": normal(*shapes["A"])}):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 

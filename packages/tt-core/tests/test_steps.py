@@ -76,5 +76,38 @@ def test_a_model_is_lowered_without_a_pass_that_breaks(monkeypatch, name):
     steps._kept.clear()
 
 
+def test_fusion_is_left_out_for_the_operators_at_which_it_fails(monkeypatch):
+    """A fusion that breaks on one function of five leaves that one apart and fuses the others."""
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((4, 4), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            y = builder.emit(relax.op.nn.relu(relax.op.matmul(x, x)))
+            y = builder.emit(relax.op.sin(relax.op.nn.softmax(y)))
+            out = builder.emit_output(relax.op.cos(relax.op.matmul(y, x)))
+        builder.emit_func_output(out)
+    mod, real = builder.get(), relax.transform.FuseOps
+
+    def fragile():
+        def run(mod, _):
+            if any(v.name_hint.endswith("sin") and f.attrs["op_pattern"] != 8 for v, f in mod.functions_items()):
+                raise ValueError("cannot fuse sin")
+            return real()(mod)
+
+        return tvm.transform.module_pass(run, opt_level=0, name="Fragile")
+
+    steps._kept.clear()
+    monkeypatch.setattr(relax.transform, "FuseOps", fragile)
+    lowered = lower(mod, target.resolve("native"), PLUGINS, "fake")
+    names = {t.name for t in lowered.tasks}
+    assert "sin" in names and {"matmul_relu", "matmul_cos"} <= names
+    assert [n for n in lowered.notes if "fusion" in n] == ["fusion left out for 1 of 5: TVM cannot do it there"]
+    a = np.random.default_rng(0).standard_normal((4, 4)).astype("float32")
+    got = relax.VirtualMachine(compile_library(lowered, {}, PLUGINS), tvm.cpu())["main"](tvm.runtime.tensor(a)).numpy()
+    power = np.exp(np.maximum(a @ a, 0))
+    np.testing.assert_allclose(got, np.cos(np.sin(power / power.sum(1, keepdims=True)) @ a), rtol=1e-5, atol=1e-5)
+    steps._kept.clear()
+
+
 def _broken(mod, context):
     raise ValueError("first line\nsecond line")

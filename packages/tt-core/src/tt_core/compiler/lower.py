@@ -8,7 +8,7 @@ import json
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 __all__ = ["Lowered", "lower", "payload", "unpack"]
 
 Legalizers = Mapping[str, Callable[..., relax.Expr]]
+
+_OPAQUE = 8
+"""TVM's pattern of functions that nothing is fused with."""
 
 _KINDS = (  # the first that a function's name contains
     "conv2d_transpose",
@@ -167,8 +170,22 @@ def _run_passes(steps: Steps, target: Target, legalizers: Legalizers) -> None:
     steps.may("patterns of operators", t.AnnotateTIROpPattern())
     steps.may("folding constants by TVM", t.FoldConstant())
     steps.must(series.steps_as_functions)
-    steps.may("fusion", t.FuseOps(), t.FuseTIR())
+    functions = sorted(v.name_hint for v, f in steps.mod.functions.items() if isinstance(f, tvm.tirx.PrimFunc))
+    steps.may_parts("fusion", len(functions), lambda kept: _fusion([f for i, f in enumerate(functions) if not kept(i)]))
     steps.must(t.DeadCodeElimination())
+
+
+def _fusion(apart: Sequence[str]) -> list[tvm.transform.Pass]:
+    """Fuse operators, but for the functions that are to stay apart."""
+
+    def opaque(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
+        changed = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs)
+        for name in apart:
+            changed[name] = mod[name].with_attr("op_pattern", _OPAQUE)
+        return changed
+
+    first = [tvm.transform.module_pass(opaque, opt_level=0, name="FunctionsApart")] if apart else []
+    return [*first, relax.transform.FuseOps(), relax.transform.FuseTIR()]
 
 
 def _layout(wanted: dict[str, list[str]], kept: Callable[[int], bool]) -> list[tvm.transform.Pass]:

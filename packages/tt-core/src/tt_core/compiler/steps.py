@@ -46,18 +46,26 @@ class Steps:
             return False
         return True
 
-    def may_each(
-        self, what: str, operator: str, passes: Callable[[Callable[[int], bool]], Sequence[tvm.transform.Pass]]
-    ) -> None:
+    def may_each(self, what: str, operator: str, passes: PassesFor) -> None:
         """Passes that treat operators one by one: with as many of them as a bisection finds to work.
 
         Args:
             operator: As Relax calls it: "relax.nn.conv2d".
             passes: From a rule that says of the i-th such operator whether it is treated, to the passes.
         """
-        count, key = _count(self.mod, operator), (_hash(self.mod), what)
+        self.may_parts(what, _count(self.mod, operator), passes)
+
+    def may_parts(self, what: str, count: int, passes: PassesFor) -> None:
+        """The same for parts that the caller has counted."""
+        key = (_hash(self.mod), what)
         if key not in _kept:
-            _kept[key] = self._most(count, passes)
+            try:
+                whole = _run(passes(lambda i: True), self.mod)
+            except Exception:  # TVM raises several types
+                _kept[key] = self._most(count, passes)
+            else:
+                _kept[key], self.mod = frozenset(range(count)), whole
+                return
         kept = _kept[key]
         if kept is None:
             if not count:
@@ -68,9 +76,7 @@ class Steps:
             self.notes.append(f"{what} left out for {count - len(kept)} of {count}: TVM cannot do it there")
         self.mod = _run(passes(lambda i: i in kept), self.mod)
 
-    def _most(
-        self, count: int, passes: Callable[[Callable[[int], bool]], Sequence[tvm.transform.Pass]]
-    ) -> frozenset[int] | None:
+    def _most(self, count: int, passes: PassesFor) -> frozenset[int] | None:
         def works(chosen: frozenset[int]) -> bool:
             try:
                 _run(passes(lambda i: i in chosen), self.mod)
@@ -86,9 +92,6 @@ class Steps:
             half = len(part) // 2
             return grown(grown(chosen, part[:half]), part[half:])
 
-        everything = frozenset(range(count))
-        if works(everything):
-            return everything
         return grown(frozenset(), range(count)) if works(frozenset()) else None
 
 

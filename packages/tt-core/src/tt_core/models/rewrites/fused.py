@@ -61,12 +61,15 @@ def _epsilon(n: Node, default: float = 1e-5) -> float:
 
 
 def _matmul(n: Node, g: Graph) -> Sequence[str]:
-    if n.get("transBatchA", 0) or n.get("transBatchB", 0):
-        raise RewriteError("it has transBatchA or transBatchB, which is not rewritten: export the model unfused")
     sides = []
-    for x, turned in ((n.input(0), n.get("transA", 0)), (n.input(1), n.get("transB", 0))):
-        rank = len(g.shape(x))
-        sides.append(g.transpose(x, [*range(rank - 2), rank - 1, rank - 2]) if turned and rank > 1 else x)
+    for i, side in enumerate("AB"):
+        x, rank = n.input(i), len(g.shape(n.input(i)))
+        order = list(range(rank))
+        if n.get(f"transBatch{side}", 0):  # the first dimension behind those of the batch
+            order = [*order[1:-1], order[0], order[-1]]
+        if n.get(f"trans{side}", 0) and rank > 1:
+            order[-2:] = order[:-3:-1]
+        sides.append(g.transpose(x, order))
     y, alpha = g.op("MatMul", *sides), float(n.get("alpha", 1.0))
     return [y if alpha == 1.0 else g.op("Mul", y, _number(alpha, y, g))]
 

@@ -314,7 +314,7 @@ class Graph:
             )
         finally:
             self._nodes, self._inside = outer, False
-        return self._emit_loop(body, trips, states, series, backwards)
+        return self._emit_loop(body, trips, states, [series[i] for i in body.read], backwards)
 
     def _loop_body(
         self, names: Sequence[str], states: Sequence[str], after: Sequence[str], outputs: Sequence[str]
@@ -329,16 +329,20 @@ class Graph:
                 raise RewriteError("a state of it is not computed by its step")
             if (self.shape(value), self.dtype(value)) != (self.shape(first), self.dtype(first)):
                 raise RewriteError("a state of it changes its shape or its element type")
+        used = dict.fromkeys(i for n in alive for i in _mentioned(n) if i not in inside)
+        if any(name not in used for name in names[: len(states)]):  # TVM drops what a function does not read
+            raise RewriteError("a state of it is not read by its step")
+        read = [i for i, name in enumerate(names[len(states) :]) if name in used]
+        names = [*names[: len(states)], *(names[len(states) + i] for i in read)]
         own = [o for o in dict.fromkeys(outputs) if o not in after]
         if any(o not in inside for o in own):
             raise RewriteError("an output of it is not computed by its step")
-        used = dict.fromkeys(i for n in alive for i in _mentioned(n) if i not in inside)
         weights = [numpy_helper.from_array(self._values[u], u) for u in used if u in self._values]
         free = [u for u in used if u not in self._values and u not in names]
         inputs = [helper.make_value_info(n, self._type(n)) for n in (*names, *free)]
         results = [helper.make_value_info(n, self._type(n)) for n in (*after, *own)]
         graph = helper.make_graph(alive, "step", inputs, results, weights)
-        return _Body(graph, free, list(after), list(outputs), own)
+        return _Body(graph, free, list(after), list(outputs), own, read)
 
     def _emit_loop(
         self, body: _Body, trips: int, states: Sequence[str], series: Sequence[str], backwards: bool
@@ -600,13 +604,15 @@ class Graph:
 
 @dataclass(frozen=True)
 class _Body:
-    """A loop's step: its graph, what it reads of the graph around it, and the names of what it gives."""
+    """A loop's step: its graph, what it reads of the graph around it, the names of what it gives, and which series it
+    reads."""
 
     graph: GraphProto
     free: list[str]
     after: list[str]
     outputs: list[str]
     own: list[str]
+    read: list[int]
 
 
 _FIX = "give it a value with --fix NAME=VALUE"
