@@ -8,7 +8,7 @@ import shutil
 
 import numpy as np
 import pytest
-from tt_bench import compare, files, page
+from tt_bench import compare, files, page, pictures
 from tt_bench.errors import BenchError
 from tt_bench.recording import Recording
 from tt_bench.runs import tune
@@ -192,3 +192,21 @@ def test_curves_are_drawn_by_a_browser(done, browser):
     assert len(drawn) == 4 and all(width > 100 for width, _ in drawn)
     random = browser(done.folder / "bench.html", "[id*=-random-] path")
     assert len(random) == 2 and all(height > 50 for _, height in random)
+
+
+def test_names_that_would_share_a_file_are_refused(tmp_path):
+    settings = {"recipes": {"mine/a": {}, "Mine-A": {}, "other": {}}, "units": []}
+    with pytest.raises(BenchError, match=r"'mine/a' and 'Mine-A' would share"):
+        compare._begin(tmp_path, settings)
+
+
+def test_names_with_dollar_signs_are_no_formulas():
+    made, (ax,) = pictures.grid(1)
+    hostile = r"$\frac{ costs $5 and $"
+    ax.set_title(hostile)
+    ax.plot([1, 1000], [1, 2], label=hostile)
+    ax.set_yticks([1, 2], [hostile, "plain"])
+    ax.legend()
+    pictures.log_axis(ax)
+    drawn = pictures.svg(made, "hostile")
+    assert drawn.count(r"$\frac{ costs $5 and $") >= 3

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import gzip
 import json
+import zlib
 
 import numpy as np
 import pytest
@@ -122,3 +124,15 @@ def test_a_longer_series_counts_and_rows_outside_are_left_out(part):
     keep = ((0, 2), *part.keep[1:])
     some = type(part).of(part.whole, keep, list(part.measured), {}, part.pace)
     assert some.complete and {m.config[0] for m in some.measured} == {0, 2}
+
+
+def test_files_that_claim_to_be_huge_are_refused_before_they_are_unpacked(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "MOST", 1 << 20)
+    bomb = tmp_path / "bomb.json.gz"
+    bomb.write_bytes(gzip.compress(b" " * (2 << 20)))
+    assert bomb.stat().st_size < 10_000
+    with pytest.raises(BenchError, match="more than 1 MB"):
+        files.load(bomb)
+    monkeypatch.setattr(t4, "MOST", 1 << 20)
+    with pytest.raises(ValueError, match="more than 1 MB"):
+        t4.unpack(base64.b64encode(zlib.compress(b"\0" * (2 << 20))).decode())

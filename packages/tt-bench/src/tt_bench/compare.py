@@ -275,6 +275,11 @@ def _settings(
 def _begin(out: Path, settings: dict[str, Any]) -> None:
     """Keep the settings; a folder with other ones is refused, except that seeds, recipes and units may be added."""
     path = out / "bench.json"
+    for kind, names in (("recipes", list(settings["recipes"])), ("units", [u["name"] for u in settings["units"]])):
+        slugs = [_slug(n).casefold() for n in names]  # also where file names have no case
+        same = [n for n, s in zip(names, slugs, strict=True) if slugs.count(s) > 1]
+        if same:
+            raise BenchError(f"the {kind} {' and '.join(map(repr, same))} would share their files: rename one of them")
     if path.exists():
         old = read_json(path)
         fixed = ("format", "trials", "unrecorded", "live")

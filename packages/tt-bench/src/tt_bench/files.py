@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import sqlite3
 import zlib
@@ -20,6 +21,9 @@ from tt_bench.recording import Pace, Recorded, Recording
 
 __all__ = ["FORMAT", "StatementTable", "load", "read_history", "write_t4"]
 
+MOST = 512 << 20
+"""Bytes of an unpacked recording at most: a small file may claim to be any size."""
+
 FORMAT = 1
 """Of what a recording says about itself; a reader refuses others."""
 
@@ -35,11 +39,19 @@ def load(path: str | Path) -> Recording:
         return read_history(path)
     try:
         raw = path.read_bytes()
-        text = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
+        text = _unzipped(raw, path) if raw[:2] == b"\x1f\x8b" else raw
         data = json.loads(text)
-    except (OSError, EOFError, zlib.error, ValueError) as e:
+    except (OSError, EOFError, zlib.error, ValueError, RecursionError) as e:
         raise BenchError(f"{path}: not readable as JSON ({e}); it may be truncated: record or copy it again") from e
     return t4.read(data, str(path), FORMAT)
+
+
+def _unzipped(raw: bytes, path: Path) -> bytes:
+    with gzip.GzipFile(fileobj=io.BytesIO(raw)) as opened:
+        text = opened.read(MOST + 1)
+    if len(text) > MOST:
+        raise BenchError(f"{path}: more than {MOST >> 20} MB once it is unpacked, which no recording has")
+    return text
 
 
 def write_t4(recording: Recording, path: Path) -> None:

@@ -112,7 +112,8 @@ def _three(v: tuple[float, float, float], form: str) -> str:
 
 
 def _figure(done: Comparison, picture: Any, name: str, title: str, note: str) -> str:
-    picture.savefig(done.folder / f"{name}.png", dpi=130)
+    with pictures.literal(picture):
+        picture.savefig(done.folder / f"{name}.png", dpi=130)
     return section(title, f'<div class="wide">{pictures.svg(picture, name)}</div>', note)
 
 

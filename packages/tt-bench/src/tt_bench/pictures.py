@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["COLOURS", "PARTS", "colours", "figure", "grid", "log_axis", "svg"]
+__all__ = ["COLOURS", "PARTS", "colours", "figure", "grid", "literal", "log_axis", "svg"]
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8c6d31")
 """Okabe and Ito (2008): told apart by colour-blind people too."""
@@ -45,11 +47,24 @@ def svg(made: Figure, name: str) -> str:
     import matplotlib
 
     text = io.StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": name, "svg.fonttype": "none", "font.family": "sans-serif"}):
+    style: Any = {"svg.hashsalt": name, "svg.fonttype": "none", "font.family": "sans-serif"}
+    with literal(made), matplotlib.rc_context(style):
         made.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
     body = text.getvalue()
     body = body[body.index("<svg") :]
     return re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
+
+
+@contextmanager
+def literal(made: Figure) -> Iterator[None]:
+    """Draw every text as it is: in names and remarks, dollar signs are no formulas."""
+    import matplotlib
+    from matplotlib.text import Text
+
+    for text in made.findobj(Text):
+        text.set_parse_math(False)  # type: ignore[attr-defined]
+    with matplotlib.rc_context({"text.parse_math": False}):
+        yield
 
 
 def log_axis(ax: Any) -> None:

@@ -91,6 +91,10 @@ def _result(number: int, m: Measurement, statements: np.ndarray | None) -> dict[
     }
 
 
+MOST = 64 << 20
+"""Bytes of one row's features at most: a few kilobytes may claim to be gigabytes."""
+
+
 def read(data: Any, name: str, version: int) -> Recording:
     """A recording from a T4 document that `write` made. Raises `BenchError`, one line with what to do."""
     if not isinstance(data, dict) or "results" not in data or "schema_version" not in data:
@@ -105,7 +109,7 @@ def read(data: Any, name: str, version: int) -> Recording:
     try:
         parts = [_part(t, number, data["results"], own, name) for number, t in enumerate(own["tasks"])]
         return Recording(own["model"], own["space"], tuple(parts), own["device"], own["versions"])
-    except (KeyError, TypeError, ValueError, AttributeError, zlib.error) as e:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, zlib.error) as e:
         raise BenchError(f"{name}: damaged ({type(e).__name__}: {e}); record or copy it again") from e
 
 
@@ -164,5 +168,9 @@ def pack(statements: np.ndarray) -> str:
 
 
 def unpack(text: str) -> np.ndarray:
-    """Features from the text of `pack`."""
-    return np.frombuffer(zlib.decompress(base64.b64decode(text)), dtype="<f4").reshape(-1, 164)
+    """Features from the text of `pack`. Raises `ValueError` for more than `MOST` bytes."""
+    opened = zlib.decompressobj()
+    data = opened.decompress(base64.b64decode(text), MOST)
+    if opened.unconsumed_tail:
+        raise ValueError(f"statements of more than {MOST >> 20} MB")
+    return np.frombuffer(data, dtype="<f4").reshape(-1, 164)

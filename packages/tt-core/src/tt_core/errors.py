@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from tt_spec import UserError, summary
 
@@ -18,6 +19,7 @@ __all__ = [
     "VerificationError",
     "explained",
     "one_line",
+    "printable",
     "summary",
 ]
 
@@ -70,6 +72,16 @@ def explained(e: Exception) -> tuple[str, Sequence[str], int]:
     if isinstance(e, UserError):
         return str(e), e.details, e.exit_code
     return f"internal error, {summary(e)}; run it again with --debug to see where, and report it", (), 70
+
+
+def printable(value: object) -> Any:
+    """A JSON document with blanks for the unprintable characters of all its texts: what a foreign file says must not
+    act in a terminal."""
+    if isinstance(value, str):
+        return value if value.isprintable() else "".join(c if c.isprintable() else " " for c in value)
+    if isinstance(value, dict):
+        return {printable(k): printable(v) for k, v in value.items()}
+    return [printable(v) for v in value] if isinstance(value, list) else value
 
 
 def one_line(text: str) -> str:

@@ -19,7 +19,7 @@ from tt_spec import StoreError, Task
 
 from tt_history import maintenance
 from tt_history.errors import HistoryError
-from tt_history.sqlite import SqliteStore
+from tt_history.sqlite import SqliteStore, whole
 
 __all__ = ["COMMANDS", "compact", "merge", "nearest", "prune", "stats", "tasks", "vacuum"]
 
@@ -35,47 +35,48 @@ def stats(history: HistoryArgument = Path("tt.db"), as_json: JsonOption = False)
     """Count what a history holds: rows, doubles, failures, devices, ages and bytes."""
     with _opened(history) as store:
         found = maintenance.stats(store)
-    if as_json:
-        print(json.dumps(found))
-        return
-    size = found["bytes"]
-    failures = ", ".join(f"{n:,} {kind}" for kind, n in found["failures"].items()) or "none"
-    each = "" if size["record"] is None else f", {size['record']:.0f} bytes a record"
-    print(f"{found['rows']:,} records of {found['tasks']:,} tasks in {found['runs']:,} runs (schema {found['schema']})")
-    print(f"measured again: {found['doubles']:,}")
-    print(f"failures: {failures}")
-    for device, n in found["devices"].items():
-        print(f"device {device or 'unknown'}: {n:,}")
-    if found["rows"]:
-        ages = ", ".join(f"{n:,} younger than {age}" for age, n in found["ages"].items())
-        print(f"ages: from {_age(found['newest_s'])} to {_age(found['oldest_s'])}; {ages}")
-    print(f"file {_size(size['file'])}, of which {_size(size['free'])} free, log {_size(size['log'])}{each}")
+        if as_json:
+            print(json.dumps(found))
+            return
+        size = found["bytes"]
+        failures = ", ".join(f"{n:,} {kind}" for kind, n in found["failures"].items()) or "none"
+        each = "" if size["record"] is None else f", {size['record']:.0f} bytes a record"
+        tasks = f"{found['tasks']:,} tasks in {found['runs']:,} runs"
+        print(f"{found['rows']:,} records of {tasks} (schema {found['schema']})")
+        print(f"measured again: {found['doubles']:,}")
+        print(f"failures: {failures}")
+        for device, n in found["devices"].items():
+            print(f"device {_plain(device or 'unknown')}: {n:,}")
+        if found["rows"]:
+            ages = ", ".join(f"{n:,} younger than {age}" for age, n in found["ages"].items())
+            print(f"ages: from {_age(found['newest_s'])} to {_age(found['oldest_s'])}; {ages}")
+        print(f"file {_size(size['file'])}, of which {_size(size['free'])} free, log {_size(size['log'])}{each}")
 
 
 def tasks(history: HistoryArgument = Path("tt.db"), as_json: JsonOption = False) -> None:
     """List every task of a history with its rows, devices and best."""
     with _opened(history) as store:
         found = _tasks(store)
-    if as_json:
-        print(json.dumps(found))
-        return
-    _table(
-        ("task", "key", "op", "shapes", "rows", "failed", "device", "best"),
-        (
+        if as_json:
+            print(json.dumps(found))
+            return
+        _table(
+            ("task", "key", "op", "shapes", "rows", "failed", "device", "best"),
             (
-                t["name"] or "",
-                t["key"],
-                t["op"] or "",
-                t["shapes"] or "",
-                t["rows"],
-                t["failed"],
-                d["device"],
-                _latency(d),
-            )
-            for t in found
-            for d in t["devices"] or [{"device": "", "best_s": None}]
-        ),
-    )
+                (
+                    t["name"] or "",
+                    t["key"],
+                    t["op"] or "",
+                    t["shapes"] or "",
+                    t["rows"],
+                    t["failed"],
+                    d["device"],
+                    _latency(d),
+                )
+                for t in found
+                for d in t["devices"] or [{"device": "", "best_s": None}]
+            ),
+        )
 
 
 def nearest(
@@ -165,7 +166,8 @@ def merge(
     sources = [SqliteStore(path) for path in histories]
     target = SqliteStore(into)
     try:
-        done = maintenance.merge(sources, target, dry_run)
+        with whole(" or ".join(s.name for s in sources)):
+            done = maintenance.merge(sources, target, dry_run)
     except StoreError as e:
         raise HistoryError(str(e)) from e
     finally:
@@ -247,7 +249,8 @@ def _opened(path: Path) -> Iterator[SqliteStore]:
     _exists(path)
     store = SqliteStore(path)
     try:
-        yield store
+        with whole(store.name):
+            yield store
     except StoreError as e:
         raise HistoryError(str(e)) from e
     finally:
@@ -262,12 +265,17 @@ def _seconds(age: str) -> float:
 
 
 def _table(headings: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> None:
-    texts = [headings, *(tuple(map(str, row)) for row in rows)]
+    texts = [headings, *(tuple(map(_plain, row)) for row in rows)]
     if len(texts) == 1:
         return
     wide = [max(len(t[i]) for t in texts) for i in range(len(headings))]
     for t in texts:
         print("  ".join(cell.ljust(w) for cell, w in zip(t, wide, strict=True)).rstrip())
+
+
+def _plain(value: object) -> str:
+    """A text in which nothing acts in a terminal."""
+    return "".join(c if c.isprintable() else " " for c in str(value))
 
 
 def _latency(s: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sqlite3
 import threading
@@ -179,7 +180,13 @@ class SqliteStore:
         with self.reading() as (db, _):
             rows = db.execute("SELECT id, started, ended, reason, info FROM runs ORDER BY rowid").fetchall()
         return [
-            {"id": i, "started": started, "ended": ended, "reason": reason, "info": self._parse(f"run {i}", info)}
+            {
+                "id": str(i),
+                "started": _seconds(started) or 0.0,
+                "ended": _seconds(ended),
+                "reason": None if reason is None else str(reason),
+                "info": about if isinstance(about := self._parse(f"run {i}", info), dict) else {},
+            }
             for i, started, ended, reason, info in rows
         ]
 
@@ -207,7 +214,7 @@ class SqliteStore:
     def _parse(self, what: str, text: str) -> Any:
         try:
             return from_json(text)
-        except ValueError as e:
+        except (ValueError, TypeError, RecursionError) as e:
             raise StoreError(f"{self.name}: {what} cannot be read ({e}); was the file edited by hand?") from e
 
     def _now(self) -> float:
@@ -227,7 +234,8 @@ class SqliteStore:
         with self._connected() as db:
             db.execute("BEGIN")
             try:
-                yield db, self._current(db)
+                with whole(self.name):
+                    yield db, self._current(db)
             finally:
                 if db.in_transaction:
                     db.execute("COMMIT")
@@ -390,6 +398,22 @@ class SqliteStore:
         if "disk I/O" in text:
             return StoreError(f"{name}: the disk refused to read or write ({text}); check its health, quota and mount")
         return StoreError(f"{name}: SQLite says: {text}")
+
+
+@contextmanager
+def whole(name: str) -> Iterator[None]:
+    """Turn whatever cannot be done with what the rows of a file hold into an error about that file: SQLite keeps
+    anything in any column."""
+    try:
+        yield
+    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as e:
+        text = " ".join(str(e).split())[:200]
+        raise StoreError(f"{name}: a row is damaged ({type(e).__name__}: {text}); was the file edited by hand?") from e
+
+
+def _seconds(stored: object) -> float | None:
+    """A time as it was stored, None for anything else: the column may hold whatever a file brings."""
+    return float(stored) if isinstance(stored, int | float) and math.isfinite(stored) else None
 
 
 def _size(name: str) -> int:

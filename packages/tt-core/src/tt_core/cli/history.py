@@ -45,17 +45,24 @@ def show(
     if as_json:
         print(json.dumps({"runs": runs, "tasks": tasks}, default=str))
         return
-    listed = [_run_row(r) for r in runs]
+    try:  # a file may hold anything in any column
+        listed, rows = [_run_row(r) for r in runs], [_task_row(t) for t in tasks]
+        trials = sum(t["trials"] for t in tasks)
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as e:
+        raise FileError(f"history {history}: a row is damaged ({e}); was the file edited by hand?") from e
     tables.show(("run", "began", "model", "recipe", "ended"), listed, title=f"{len(runs)} runs")
-    trials = sum(t["trials"] for t in tasks)
     headings = ("task", "op", "best", "trials", "failed", "device")
-    tables.show(headings, [_task_row(t) for t in tasks], title=f"{trials} measurements")
+    tables.show(headings, rows, title=f"{trials} measurements")
 
 
 def _run_row(r: JsonObject) -> tuple[str, ...]:
-    began = datetime.fromtimestamp(r["started"]).strftime("%Y-%m-%d %H:%M")
-    model, recipe = r["info"].get("model", ""), r["info"].get("recipe", {}).get("name", "")
-    return r["id"][:8], began, model, recipe, r["reason"] or "unfinished"
+    try:
+        began = datetime.fromtimestamp(r["started"]).strftime("%Y-%m-%d %H:%M")
+    except (OverflowError, ValueError, OSError):  # not a time of this world
+        began = "?"
+    recipe = r["info"].get("recipe")
+    name = recipe.get("name", "") if isinstance(recipe, dict) else ""
+    return r["id"][:8], began, str(r["info"].get("model", "")), str(name), r["reason"] or "unfinished"
 
 
 def _task_row(t: JsonObject) -> tuple[str, ...]:

@@ -9,10 +9,12 @@ from typing import Any, TextIO
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 from tt_spec import Batch, Clock, Listener, Measurement, RunInfo, TaskState, WallClock
 from tt_spec.spent import Spent
 
 from tt_core.compiler.target import cores
+from tt_core.errors import one_line
 from tt_core.events.log import JsonLines
 from tt_core.stages import clock_text
 
@@ -151,7 +153,7 @@ class LiveTable(_Progress):
             self._live = None
 
     def _table(self) -> Table:
-        table = Table(title=self.summary(), title_justify="left", expand=False)
+        table = Table(title=Text(self.summary()), title_justify="left", expand=False)
         for heading in ("task", "x", "GFLOP/s", "latency", "trials", "errors"):
             table.add_column(heading, justify="left" if heading in ("task", "errors") else "right")
         states = sorted(self.states.values(), key=lambda s: -_share(s))
@@ -159,16 +161,16 @@ class LiveTable(_Progress):
         for s in states[:room]:
             mark = "▸ " if s.task.key == self.last else "✓ " if s.finished else "  "
             table.add_row(
-                mark + s.task.name,
+                Text(mark + one_line(s.task.name)),
                 f"{s.weight:g}",
                 _gflops(s),
                 latency(s.best_s),
                 f"{s.trials}{self.at_most(s)}" + (f" (+{s.restored})" if s.restored else ""),
-                _errors(s).strip(" ,"),
+                Text(_errors(s).strip(" ,")),
             )
         more = [f"and {len(states) - room} lighter tasks"] if len(states) > room else []
         shown = [*more, *([self.slot] if self.slot else []), *([self.clock_share()] if self.spent.total_s else [])]
-        table.caption = "; ".join(shown) or None
+        table.caption = Text(one_line("; ".join(shown))) if shown else None
         return table
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 from tt_spec import Task
 from tt_spec.serial import JsonObject
 
@@ -44,7 +44,7 @@ def show(
         least = 30 if h.endswith("...") else None
         table.add_column(h.rstrip(" ."), justify=right, no_wrap=not long, min_width=least, overflow="fold")
     for row in rows:
-        table.add_row(*map(escape, row))
+        table.add_row(*(Text(one_line(text)) for text in row))
     console = Console()
     needed = [c.min_width or max(len(str(text)) for text in (c.header, *c.cells)) for c in table.columns]
     if narrow is None or sum(needed) + 3 * len(needed) + 1 <= console.width:

@@ -15,7 +15,7 @@ import numpy as np
 from tt_spec import Batch, Listener, Measurement, Noise, RunInfo, Task, TaskState, VirtualClock
 from tt_spec.serial import JsonObject
 
-from tt_core.errors import FileError
+from tt_core.errors import FileError, printable
 from tt_core.events import log
 
 __all__ = ["Retold", "find", "read", "retell", "whole"]
@@ -72,7 +72,7 @@ def read(path: Path) -> list[JsonObject]:
     events = []
     for number, line in enumerate(lines, 1):
         try:
-            event = json.loads(line)
+            event = printable(json.loads(line))
             if not isinstance(event["event"], str):
                 raise TypeError
         except (ValueError, TypeError, KeyError, RecursionError):
@@ -149,7 +149,7 @@ def whole(path: Path) -> Iterator[None]:
     """Turn whatever cannot be done with a log's events into an error about the file."""
     try:
         yield
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as e:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as e:
         raise FileError(f"event log {path}: an event is incomplete or damaged ({e}); was it edited by hand?") from e
 
 
