@@ -108,7 +108,7 @@ def test_a_signal_while_the_model_is_read_ends_the_run_and_leaves_nothing(tmp_pa
         assert process.returncode in (130, -signal.SIGTERM), err[-2000:]
         assert b"Traceback" not in err
         assert not psutil.wait_procs(below, timeout=20)[1]
-        assert not list((tmp_path / "tmp").glob("tt-*")) and not list(tmp_path.glob(".d.part*"))
+        assert not list((tmp_path / "tmp").glob("tt-*")) and not list(tmp_path.glob(".tt-*"))
 
 
 def test_nohup_is_heeded(tmp_path):

@@ -7,7 +7,8 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -91,11 +92,10 @@ def check_writable(path: Path, apart: Sequence[str | Path] = ()) -> None:
         for other in apart:
             if os.path.exists(goal) and os.path.exists(other) and goal.samefile(other):
                 raise FileError(f"--out {path} would replace {other}: choose another name")
-    part = _part(path)
     try:
-        for trial in (part, part.with_suffix(".json")):
-            trial.touch()
-            trial.unlink()
+        with _beside(path) as part:
+            for trial in (part, sidecar_path(part)):  # their names may be too long
+                trial.touch()
     except (OSError, ValueError) as e:
         raise FileError(f"--out {path} cannot be written: {getattr(e, 'strerror', None) or e}") from e
     if (why := link_problem()) is not None:
@@ -121,25 +121,37 @@ def link_problem() -> str | None:
 
 def write(library: relax.VMExecutable | Path, path: Path, sidecar: JsonObject) -> None:
     """Export a library, or copy the file of one, beside the goal and rename, so that a crash or a full disk leaves no
-    half-written file."""
-    part = _part(path)
+    half-written file. The sidecar comes first: a new library never stands there without its own, and an old one whose
+    sidecar is newer is not loaded."""
     try:
-        if isinstance(library, Path):
-            shutil.copyfile(library, part)
-            shutil.copymode(library, part)
-        else:
-            library.export_library(str(part))
-        sidecar = {**sidecar, "sha256": digest(part)}
-        beside = part.with_suffix(".json")
-        beside.write_text(json.dumps(sidecar, indent=2) + "\n", encoding="utf-8")
-        os.replace(beside, sidecar_path(path))
-        os.replace(part, path)
+        with _beside(path) as part:
+            if isinstance(library, Path):
+                shutil.copyfile(library, part)
+                shutil.copymode(library, part)
+            else:
+                library.export_library(str(part))
+            text = json.dumps({**sidecar, "sha256": digest(part)}, indent=2) + "\n"
+            sidecar_path(part).write_text(text, encoding="utf-8")
+            for made in (part, sidecar_path(part)):
+                _keep(made)
+            os.replace(sidecar_path(part), sidecar_path(path))
+            os.replace(part, path)
     except (OSError, RuntimeError) as e:
         raise FileError(f"cannot write {path}: {summary(e)}") from e
+
+
+@contextmanager
+def _beside(path: Path) -> Iterator[Path]:
+    """A file of that name in a fresh folder beside it that is only this user's: no other run writes there, and no link
+    can have been planted."""
+    folder = Path(tempfile.mkdtemp(prefix=".tt-", suffix=".part", dir=path.parent))
+    try:
+        yield folder / path.name
     finally:
-        part.unlink(missing_ok=True)
-        part.with_suffix(".json").unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
-def _part(path: Path) -> Path:
-    return path.with_name(f".{path.stem}.part.so")
+def _keep(path: Path) -> None:
+    """Have the disk keep a file before its name counts."""
+    with path.open("rb") as f:
+        os.fsync(f.fileno())
