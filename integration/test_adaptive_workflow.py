@@ -90,12 +90,12 @@ def test_the_task_itself_is_never_lent():
     assert run.true_s == alone.true_s, "nothing is lent, so nothing is guided"
 
 
-def test_a_run_of_the_command_starts_from_another_operators_history(tt):
+def test_a_run_of_the_command_starts_from_another_operators_history(here):
     options = ["--space", "template", "--set", "batch=12", "--history", "tt.db", "--json"]
     search = ["--recipe", "adaptive-workflow", "--set", "searcher.chains=8", "--set", "searcher.steps=20"]
-    told = tt("tune", "op:matmul:64,64,96", *options, "--recipe", "random", "--trials", "24", timeout=600)
+    told = here("tune", "op:matmul:64,64,96", *options, "--recipe", "random", "--trials", "24")
     assert not any("foreign" in e.get("text", "") for e in events(told.stdout))
-    lines = events(tt("tune", "op:matmul:64,96,96", *options, *search, "--trials", "16", timeout=600).stdout)
+    lines = events(here("tune", "op:matmul:64,96,96", *options, *search, "--trials", "16").stdout)
     (note,) = (e["text"] for e in lines if e["event"] == "note" and "foreign" in e["text"])
     assert "its first cost model learned from" in note and "of matmul (near)" in note
     first = next(e for e in lines if e["event"] == "batch_measured")

@@ -50,8 +50,8 @@ def test_tune_writes_a_verified_library_and_continues_where_it_stopped(tt, tmp_p
     assert "median" in tt("run", "m.so", "--seconds", "0.2").stdout
 
 
-def test_tvm_alone_loads_the_file_as_the_readme_says(tt, tmp_path):
-    tt("tune", OP, "--trials", "4", "--recipe", "random", "--out", "m.so")
+def test_tvm_alone_loads_the_file_as_the_readme_says(here, tmp_path):
+    here("tune", OP, "--trials", "4", "--recipe", "random", "--out", "m.so")
     code = """
 import os; os.environ["TVM_NUM_THREADS"] = "2"
 import numpy as np, tvm
@@ -67,7 +67,7 @@ assert not any(m.startswith("tt_") for m in sys.modules)
     assert done.returncode == 0, done.stderr
 
 
-def test_python_interface_agrees_with_the_store(tmp_path):
+def test_python_interface_agrees_with_the_store(tmp_path, kept):
     import tt_core
 
     result = tt_core.tune(OP, trials=12, history=tmp_path / "h.db", recipe="autotvm", seed=3)
@@ -83,7 +83,7 @@ def test_python_interface_agrees_with_the_store(tmp_path):
     assert min(m.latency_s for m in kept) == result.tasks[0].best_s
 
 
-def test_same_seed_asks_the_same_first_batch(tmp_path):
+def test_same_seed_asks_the_same_first_batch(tmp_path, kept):
     import tt_core
 
     asked = []
@@ -100,9 +100,9 @@ def test_same_seed_asks_the_same_first_batch(tmp_path):
 @pytest.mark.parametrize(
     "form", ["op:conv2d:1,8,14,16,3,1,1", "op:dwconv2d:1,16,14,3,2,1", "op:batch_matmul:2,16,16,16"]
 )
-def test_every_operator_form_tunes_and_verifies(tt, form):
+def test_every_operator_form_tunes_and_verifies(here, form):
     result = events(
-        tt(
+        here(
             "tune",
             form,
             "--trials",
@@ -120,14 +120,14 @@ def test_every_operator_form_tunes_and_verifies(tt, form):
     assert all(t["best_s"] for t in result["tasks"])
 
 
-def test_tasks_lists_what_can_be_tuned(tt):
-    found = json.loads(tt("tasks", "resnet18", "--json").stdout)
+def test_tasks_lists_what_can_be_tuned(here):
+    found = json.loads(here("tasks", "resnet18", "--json").stdout)
     convolutions = [t for t in found if t["op"] == "conv2d"]
     assert sum(t["weight"] for t in convolutions) == 20
     assert not any("norm" in t["name"] for t in found)
     assert sum(t["share"] for t in found) == pytest.approx(1) and found[0]["share"] > 0.1
     assert all(t["size"] >= 1 and t["knobs"] >= 1 for t in found)
-    text = tt("tasks", OP).stdout
+    text = here("tasks", OP).stdout
     assert "matmul" in text and "64x64" in text
 
 
@@ -153,7 +153,7 @@ def test_tasks_lists_what_can_be_tuned(tt):
         (["history", "show", "none.db"], ["none.db"]),
     ],
 )
-def test_a_mistake_is_one_line_that_says_what_to_do(tmp_path, monkeypatch, capfd, args, words):
+def test_a_mistake_is_one_line_that_says_what_to_do(tmp_path, kept, monkeypatch, capfd, args, words):
     monkeypatch.chdir(tmp_path)
     codes = {"resnet81": 3, "llvn": 4, "cuda": 4, "x": 3, "none.so": 3, "missing/folder/m.so": 6, "none.db": 6}
     assert run(args) == next((c for w, c in codes.items() if w in args), 2)

@@ -17,31 +17,24 @@ from tt_history import SqliteStore
 OP = "op:matmul:64,64,64"
 
 
-def tt(folder: Path, *args: str, **options) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tt_core", *args]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, **options)
-
-
 @pytest.fixture(scope="module")
-def tuned(tmp_path_factory) -> tuple[Path, str]:
+def tuned(tt_in, tmp_path_factory) -> tuple[Path, str]:
     """A folder after two runs, the second without a log, and what the first printed."""
     folder = tmp_path_factory.mktemp("tuned")
-    first = tt(folder, "tune", OP, "--trials", "12", "--recipe", "random", "--set", "batch=4", "--out", "m.so")
-    assert first.returncode == 0, first.stderr
-    second = tt(folder, "tune", OP, "--trials", "2", "--recipe", "random", "--no-log")
-    assert second.returncode == 0, second.stderr
+    first = tt_in(folder, "tune", OP, "--trials", "12", "--recipe", "random", "--set", "batch=4", "--out", "m.so")
+    second = tt_in(folder, "tune", OP, "--trials", "2", "--recipe", "random", "--no-log")
     assert "continuing: 12 measurements" in second.stdout and "not yet measured" not in second.stdout
     return folder, first.stdout
 
 
-def test_a_finished_run_is_retold_as_it_was_shown(tuned):
+def test_a_finished_run_is_retold_as_it_was_shown(tuned, tt_in):
     folder, shown = tuned
     (log,) = (folder / "tt.runs").iterdir()
     assert shown.count(" trials left") == 3 and "times faster" in shown
     for which in ([], [log.stem[:6], "--history", str(folder / "tt.db")]):
-        told = tt(folder, "history", "replay", *which)
-        assert (told.returncode, told.stdout, told.stderr) == (0, shown, "")
-    runs = tt(folder, "history", "show").stdout
+        told = tt_in(folder, "history", "replay", *which)
+        assert (told.stdout, told.stderr) == (shown, "")
+    runs = tt_in(folder, "history", "show").stdout
     assert "2 runs" in runs and log.stem[:8] in runs and "12 trials are spent" in runs
 
 
@@ -91,24 +84,23 @@ def other(path: Path) -> None:
         (other, ["not a SQLite database", "choose another path"]),
     ],
 )
-def test_a_history_that_cannot_be_used_is_one_line_and_left_alone(tuned, tmp_path, harm, words):
+def test_a_history_that_cannot_be_used_is_one_line_and_left_alone(tuned, here, tmp_path, harm, words):
     path = tmp_path / "tt.db"
     shutil.copy(tuned[0] / "tt.db", path)
     harm(path)
     before = path.read_bytes()
     for args in (["tune", OP, "--trials", "4"], ["history", "show"]):
-        done = tt(tmp_path, *args)
-        assert done.returncode == 6
+        done = here(*args, code=6)
         assert len(done.stderr.splitlines()) == 1 and done.stdout == ""
         assert all(word in done.stderr for word in [str(path), *words])
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["tt.db"]
 
 
-def test_a_history_that_cannot_be_written_is_refused_before_any_work(tuned, tmp_path):
+def test_a_history_that_cannot_be_written_is_refused_before_any_work(tuned, here, tmp_path):
     shutil.copy(tuned[0] / "tt.db", tmp_path / "tt.db")
-    done = tt(tmp_path, "tune", OP, "--trials", "4", "--history", f"file:{tmp_path}/tt.db?mode=ro")
-    assert done.returncode == 6 and done.stdout == ""
+    done = here("tune", OP, "--trials", "4", "--history", f"file:{tmp_path}/tt.db?mode=ro", code=6)
+    assert done.stdout == ""
     assert len(done.stderr.splitlines()) == 1
     assert "read-only; make the file and its folder writable, or choose another path" in done.stderr
 
@@ -120,7 +112,8 @@ def test_a_disk_that_fills_in_the_middle_costs_nothing_measured_before(tmp_path)
         resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))
 
     args = ["tune", OP, "--trials", "100", "--recipe", "random", "--set", "batch=4", "--out", "m.so"]
-    done = tt(tmp_path, *args, preexec_fn=small)
+    command = [sys.executable, "-m", "tt_core", *args, "--set", "measurer.workers=1"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, preexec_fn=small)
     assert done.returncode == 7, done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert "the disk refused to read or write" in done.stderr and "is kept in tt.db" in done.stderr
@@ -133,28 +126,25 @@ def test_a_disk_that_fills_in_the_middle_costs_nothing_measured_before(tmp_path)
     assert f"; {kept} trials in " in done.stdout
 
 
-def test_a_run_that_has_no_log_is_one_line(tmp_path):
-    done = tt(tmp_path, "history", "replay")
-    assert done.returncode == 6
+def test_a_run_that_has_no_log_is_one_line(here, tmp_path):
+    done = here("history", "replay", code=6)
     assert len(done.stderr.splitlines()) == 1 and "tt.runs" in done.stderr and "tt tune" in done.stderr
     (tmp_path / "notes.txt").write_text("no log\nat all\n")
-    done = tt(tmp_path, "history", "replay", "notes.txt")
-    assert done.returncode == 6
+    done = here("history", "replay", "notes.txt", code=6)
     assert len(done.stderr.splitlines()) == 1 and "notes.txt, line 1" in done.stderr
 
 
-def test_upkeep_is_part_of_tt(tuned, tmp_path):
+def test_upkeep_is_part_of_tt(tuned, here, tmp_path):
     shutil.copy(tuned[0] / "tt.db", tmp_path / "tt.db")
-    found = json.loads(tt(tmp_path, "history", "stats", "--json").stdout)
+    found = json.loads(here("history", "stats", "--json").stdout)
     assert found["rows"] - found["failures"].get("invalid", 0) >= 14  # with second looks
     assert (found["runs"], found["tasks"]) == (2, 1)
-    (task,) = json.loads(tt(tmp_path, "history", "tasks", "--json").stdout)
+    (task,) = json.loads(here("history", "tasks", "--json").stdout)
     assert len(task["workload"]) == 16 and task["rows"] == 14
     with closing(SqliteStore(tmp_path / "tt.db")) as store:
         whole = store.task(task["key"])
         assert whole is not None and whole.payload and whole.space.key == next(iter(store.query())).space_key
-    near = tt(tmp_path, "history", "nearest", "op:matmul:64,64,128", "--json")
-    assert near.returncode == 0, near.stderr
+    near = here("history", "nearest", "op:matmul:64,64,128", "--json")
     (other,) = json.loads(near.stdout)
     assert [(n["key"], n["rows"]) for n in other["nearest"]] == [(task["key"], 14)]
     assert 0 < other["nearest"][0]["distance"] < 1.5
@@ -165,9 +155,9 @@ def test_upkeep_is_part_of_tt(tuned, tmp_path):
         (["vacuum"], "integrity: ok"),
         (["show"], "2 runs"),
     ):
-        done = tt(tmp_path, "history", *args)
-        assert (done.returncode, done.stderr) == (0, "") and words in done.stdout
-    refused = tt(tmp_path, "history", "stats", "none.db")
-    assert refused.returncode == 6 and refused.stderr == "tt: no history none.db: tt tune writes one\n"
-    again = tt(tmp_path, "tune", OP, "--trials", "2", "--recipe", "random", "--no-log")
+        done = here("history", *args)
+        assert done.stderr == "" and words in done.stdout
+    refused = here("history", "stats", "none.db", code=6)
+    assert refused.stderr == "tt: no history none.db: tt tune writes one\n"
+    again = here("tune", OP, "--trials", "2", "--recipe", "random", "--no-log")
     assert "continuing: " in again.stdout, "a history that was looked after goes on"

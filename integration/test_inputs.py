@@ -16,14 +16,14 @@ from .conftest import events
 FEW: dict[str, Any] = {"trials": 2, "recipe": "random", "set": ["batch=2"], "history": None}
 
 
-def tuned(tt: Any, model: str, *options: str) -> tuple[dict[str, Any], list[str]]:
+def tuned(here: Any, model: str, *options: str) -> tuple[dict[str, Any], list[str]]:
     """The result of `tt tune MODEL`, and what was said."""
     few = ("--trials", "2", "--recipe", "random", "--set", "batch=2", "--json")
-    found = events(tt("tune", model, *few, "--out", "out.so", *options, timeout=600).stdout)
+    found = events(here("tune", model, *few, "--out", "out.so", *options).stdout)
     return found[-1], [e["text"] for e in found if e["event"] == "note"]
 
 
-def test_a_pytorch_program_is_verified_against_pytorch(tmp_path):
+def test_a_pytorch_program_is_verified_against_pytorch(tmp_path, kept):
     import torch
     from tt_core.compiler.runtime import Runner
 
@@ -53,7 +53,7 @@ def test_a_pytorch_program_is_verified_against_pytorch(tmp_path):
     assert 500 < ids.max() < 1000
 
 
-def test_float16_token_ids_a_batch_and_several_outputs_in_one_onnx_file(tt, tmp_path):
+def test_float16_token_ids_a_batch_and_several_outputs_in_one_onnx_file(here, tmp_path):
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
@@ -77,7 +77,7 @@ def test_float16_token_ids_a_batch_and_several_outputs_in_one_onnx_file(tt, tmp_
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     onnx.save(model, str(tmp_path / "net.onnx"))
-    result, said = tuned(tt, "net.onnx", "--shape", "ids=4,8", "--shape", "gate=4,8,32", "--tasks", "matmul*")
+    result, said = tuned(here, "net.onnx", "--shape", "ids=4,8", "--shape", "gate=4,8,32", "--tasks", "matmul*")
     assert set(result["verified"]) == {"the untuned program", "onnxruntime"}
     assert sum("float16" in text for text in said) == 1
     sidecar = json.loads((tmp_path / "out.so.json").read_text())
@@ -85,7 +85,7 @@ def test_float16_token_ids_a_batch_and_several_outputs_in_one_onnx_file(tt, tmp_
     assert sidecar["outputs"] == ["y", "p"]
 
 
-def test_a_tvmscript_operator_of_two_outputs(tmp_path):
+def test_a_tvmscript_operator_of_two_outputs(tmp_path, kept):
     path = tmp_path / "halves.py"
     path.write_text(
         """
@@ -111,10 +111,10 @@ def halves(x: T.Buffer((64, 128), "float32"), a: T.Buffer((64, 64), "float32"), 
 
 
 @pytest.mark.slow
-def test_the_recogniser_with_its_dynamic_width_verifies(tt):
+def test_the_recogniser_with_its_dynamic_width_verifies(here):
     found = importlib.util.find_spec("rapidocr_onnxruntime")
     assert found is not None and found.origin is not None, "pip install rapidocr-onnxruntime"
     path = str(Path(found.origin).parent / "models" / "ch_PP-OCRv4_rec_infer.onnx")
-    result, _ = tuned(tt, path, "--shape", "x=1,3,48,320", "--tasks", "matmul_add*")
+    result, _ = tuned(here, path, "--shape", "x=1,3,48,320", "--tasks", "matmul_add*")
     assert set(result["verified"]) == {"the untuned program", "onnxruntime"}
     assert result["after_s"] > 0

@@ -425,6 +425,7 @@ def test_damaged_files(quick, tmp_path, kind):
 
 def test_no_valid_program_names_the_causes_and_writes_no_file(tt, tmp_path):
     options = ["--trials", "3", "--recipe", "random", "--set", "measurer.build_timeout_s=0.001", "--out", "m.so"]
+    options += ["--set", "measurer.workers=1"]
     said = tt("tune", OP, *options, code=7).stderr.splitlines()
     assert "3 candidates failed: 3 build-timeout" in said[0]
     assert said[1].strip().startswith("3 x build-timeout: ")

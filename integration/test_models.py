@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tt_measure import WorkerPool
 
 from .conftest import events
 
@@ -19,18 +20,18 @@ def models() -> Path:
 
 
 @pytest.mark.slow
-def test_classifier_with_dynamic_shapes_tunes_and_verifies(tt, models):
+def test_classifier_with_dynamic_shapes_tunes_and_verifies(here, models):
     path = str(models / "ch_ppocr_mobile_v2.0_cls_infer.onnx")
-    missing = tt("tune", path, code=3).stderr
+    missing = here("tune", path, code=3).stderr
     assert "'x'" in missing and "--shape x=" in missing
     result = events(
-        tt(
+        here(
             "tune",
             path,
             "--shape",
             "x=1,3,48,192",
             "--trials",
-            "80",
+            "64",
             "--set",
             "scheduler.trials=1",
             "--set",
@@ -40,7 +41,6 @@ def test_classifier_with_dynamic_shapes_tunes_and_verifies(tt, models):
             "--out",
             "cls.so",
             "--json",
-            timeout=600,
         ).stdout
     )[-1]
     assert set(result["verified"]) == {"the untuned program", "onnxruntime"}
@@ -49,9 +49,9 @@ def test_classifier_with_dynamic_shapes_tunes_and_verifies(tt, models):
 
 
 @pytest.mark.slow
-def test_bert_tiny_with_two_integer_inputs_verifies(tt):
+def test_bert_tiny_with_two_integer_inputs_verifies(here):
     result = events(
-        tt(
+        here(
             "tune",
             "bert-tiny",
             "--trials",
@@ -65,17 +65,15 @@ def test_bert_tiny_with_two_integer_inputs_verifies(tt):
             "--out",
             "bert.so",
             "--json",
-            timeout=600,
         ).stdout
     )[-1]
     assert set(result["verified"]) == {"the untuned program", "onnxruntime"}
     assert result["after_s"] < result["before_s"]
 
 
-def test_a_program_that_computes_something_else_never_ships(tmp_path, monkeypatch):
+def test_a_program_that_computes_something_else_never_ships(tmp_path, kept, monkeypatch):
     """The finalists' check says no: the run says so, names the operator and ships it untuned."""
     import tt_core
-    from tt_measure.pool import WorkerPool
 
     real = WorkerPool.call
 

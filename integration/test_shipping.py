@@ -171,7 +171,7 @@ def test_the_untuned_program_takes_part_and_a_hopeless_one_is_timed_once(pipelin
     assert runs == {True: 2, False: 2 * (2 + 2 * 5)}
 
 
-def test_a_finalist_that_was_found_wrong_stays_so_in_the_history(tmp_path, monkeypatch):
+def test_a_finalist_that_was_found_wrong_stays_so_in_the_history(tmp_path, kept, monkeypatch):
     real, caught = WorkerPool.check, []
 
     def race(self, task, codes, *args):  # or an operator this small may ship untuned

@@ -22,13 +22,14 @@ import tt_bench_toy
 from tt_bench.errors import BenchError
 from tt_bench.record import record
 
-out, wait, room = Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
+out, last, room = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 host = tt_bench_toy.SyntheticHost()
 truth = tt_bench_toy.measured
 
 def slow(*args):
     print(len(host.calls), flush=True)
-    time.sleep(wait)
+    if len(host.calls) == last:
+        time.sleep(1000)
     return truth(*args)
 
 tt_bench_toy.measured = slow
@@ -81,7 +82,7 @@ def straight(tmp_path_factory) -> list[tuple[object, ...]]:
 
 
 def test_a_killed_recording_goes_on(tmp_path, straight):
-    process = start(RECORD, tmp_path / "x", 0.02, 0)
+    process = start(RECORD, tmp_path / "x", 30, 0)
     told(process, "30")
     process.send_signal(signal.SIGKILL)
     process.wait()

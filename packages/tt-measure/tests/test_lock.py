@@ -20,14 +20,14 @@ def test_shared_with_others_who_share_and_exclusive_alone(tmp_path):
         thread.start()
         time.sleep(0.1)
         order.append("shared")
-    thread.join(5)
+    thread.join(60)
     assert order == ["shared", "alone"]
     with lock.exclusive():
         thread = threading.Thread(target=time_it)
         thread.start()
         time.sleep(0.1)
         order.append("first")
-    thread.join(5)
+    thread.join(60)
     assert order[2:] == ["first", "alone"]
 
 

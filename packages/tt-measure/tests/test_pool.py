@@ -25,7 +25,7 @@ import tt_measure_wild as wild  # noqa: E402
 
 def make(tmp_path, backend="Backend", **options):
     defaults = {"workers": 2, "threads": 1, "evaluator": OnceEvaluator(), "lock": tmp_path / "lock", "path": [HERE]}
-    defaults |= {"build_timeout_s": 1.0, "run_timeout_s": 1.0, "memory_bytes": 300e6}
+    defaults |= {"build_timeout_s": 10.0, "run_timeout_s": 10.0, "memory_bytes": 300e6}
     return WorkerPool(f"tt_measure_wild:{backend}", **(defaults | options))
 
 
@@ -55,7 +55,7 @@ def workers_of(pool):
     return [p.popen.pid for p in pool._team.processes]
 
 
-def gone(pids, seconds=5.0):
+def gone(pids, seconds=60.0):
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if not any(psutil.pid_exists(p) and psutil.Process(p).status() != psutil.STATUS_ZOMBIE for p in pids):
@@ -142,9 +142,8 @@ def test_closing_abandons_quickly_and_leaves_no_stale_result(pool, tmp_path):
     codes = np.array([wild.row("build-raise", 1, 0), *[wild.row("build-slow", 1, i) for i in range(1, 20)]])
     stream = pool.measure(task, codes, Bar())
     assert next(stream).error == "build"
-    began = time.monotonic()
     stream.close()
-    assert time.monotonic() - began < 0.2
+    assert pool._team.busy(), "it waits for no build"
     again = np.array(oks(12, first=100))
     assert sorted(m.config for m in pool.measure(task, again, Bar())) == sorted(map(tuple, again.tolist()))
     assert not any(p.tokens for p in pool._team.processes)
