@@ -72,6 +72,7 @@ def test_a_models_work_is_timed():
     assert model.predict(task(), np.zeros((3, 1))).mean.tolist() == [0.75] * 3 and watch.seconds > 0
 
 
+@pytest.mark.slow
 def test_what_was_interrupted_goes_on_with_the_same_bytes(path, host, tmp_path):
     chosen = compare.units([path], [])
     whole = compare.compare(host, chosen, RECIPES, tmp_path / "a", **OPTIONS)

@@ -104,6 +104,7 @@ def test_a_recording_whose_disk_fills_keeps_what_is_finished_and_goes_on(tmp_pat
     assert whole(tmp_path / "x.db") == straight
 
 
+@pytest.mark.slow
 def test_a_killed_comparison_goes_on_with_the_same_bytes(tmp_path):
     path = tmp_path / "toy.json.gz"
     files.write_t4(Recording("op:toy", "template", (recorded(task("a", 60)),), "toy", {}), path)

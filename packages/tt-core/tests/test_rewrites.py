@@ -111,6 +111,7 @@ def test_the_steps_of_an_lstm_share_their_functions():
     assert sum(t.op == "matmul" for t in tasks) <= 3
 
 
+@pytest.mark.slow
 def test_a_long_series_is_one_loop_whose_step_is_a_task():
     source, inputs = recurrent("LSTM", 4, states=2, direction="bidirectional", steps=1000)
     found = models.load(source, plugins=PLUGINS)
@@ -152,7 +153,9 @@ def long_loop(trips, stops=False):
     return model([loop], [("x", FLOAT, (2, 3))], outputs, weights)
 
 
-@pytest.mark.parametrize(("trips", "stops"), [(5, False), (100, False), (100, True)])
+@pytest.mark.parametrize(
+    ("trips", "stops"), [(5, False), (100, False), pytest.param(100, True, marks=pytest.mark.slow)]
+)
 def test_a_loop_computes_what_onnxruntime_does(trips, stops):
     source = long_loop(trips, stops)
     for got, want in computed(source, {"x": normal(2, 3)}):

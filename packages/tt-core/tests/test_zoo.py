@@ -172,7 +172,7 @@ def test_node_counts_are_the_architecture(name, counts):
     assert {kind: kinds.count(kind) for kind in counts} == counts
 
 
-@pytest.mark.parametrize("name", (*SMALL, "alexnet"))
+@pytest.mark.parametrize("name", (*SMALL, pytest.param("alexnet", marks=pytest.mark.slow)))
 def test_outputs_mean_something(name):
     """Finite, of the declared shape, spread over classes, and moved by the input well above rounding."""
     run = session(build(name))

@@ -90,6 +90,7 @@ def patient(tmp_path):
         yield pool
 
 
+@pytest.mark.slow
 def test_each_misbehaviour_is_its_rows_error_and_nobody_elses(patient, tmp_path):
     pool, log = patient, tmp_path / "log"
     task = wild.task(log)
@@ -113,6 +114,7 @@ def test_each_misbehaviour_is_its_rows_error_and_nobody_elses(patient, tmp_path)
     assert len(list(pool.measure(task, np.array(oks(4, first=100)), Bar()))) == 4
 
 
+@pytest.mark.slow
 def test_no_timing_while_a_hung_build_lives(tmp_path):
     log = tmp_path / "log"
     codes = np.array([wild.row("build-hang", 1, 99), *oks(60)])
@@ -207,6 +209,7 @@ def test_evaluators_draw_the_same_for_a_row_whatever_came_before(tmp_path):
     assert draws[0] == draws[1] and len(set(draws[0].values())) == 6
 
 
+@pytest.mark.slow
 def test_realise_and_features_single_out_offending_rows(tmp_path):
     with make(tmp_path, realise_timeout_s=1.0) as pool:
         kinds = {5: "run-segv", 17: "build-raise", 30: "build-hang", 41: "wrong"}
@@ -373,21 +376,31 @@ from tt_spec.pieces.once_evaluator import OnceEvaluator
 pool = WorkerPool("tt_measure_wild:Backend", workers=2, threads=1, evaluator=OnceEvaluator(), lock={lock!r})
 pool.threads()
 print(*[p.popen.pid for p in pool._team.processes], flush=True)
+sys.stdin.readline()
 for m in pool.measure(wild.task({log!r}), np.array({codes!r}), Bar()):
     assert m.error is None, m
 """
 
 
 def child(tmp_path, codes):
+    """A process that begins to measure when it is told a line."""
     code = CHILD.format(here=str(HERE), lock=str(tmp_path / "lock"), log=str(tmp_path / "log"), codes=codes)
-    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def go(*children):
+    """Let them begin together; the workers of each."""
+    pids = [[int(p) for p in c.stdout.readline().split()] for c in children]
+    for c in children:
+        c.stdin.write("go\n")
+        c.stdin.flush()
+    return pids
 
 
 @pytest.mark.parametrize("kind", ["build-hang-native", "run-hang", "ok"])
 def test_killing_the_parent_leaves_no_worker(tmp_path, kind):
     parent = child(tmp_path, [wild.row(kind, 20, i) for i in range(100)])
-    assert parent.stdout is not None
-    pids = [int(p) for p in parent.stdout.readline().split()]
+    (pids,) = go(parent)
     assert len(pids) == 2
     time.sleep(0.3)
     parent.kill()
@@ -397,6 +410,7 @@ def test_killing_the_parent_leaves_no_worker(tmp_path, kind):
 
 def test_two_processes_never_time_at_once(tmp_path):
     both = [child(tmp_path, oks(20, ms=5, first=100 * i)) for i in range(2)]
+    go(*both)
     for p in both:
         p.communicate()
     assert [p.returncode for p in both] == [0, 0]

@@ -7,6 +7,8 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
+
 PREAMBLE = """
 import sys
 
@@ -95,6 +97,7 @@ def test_importing_intrinsics_again_registers_nothing_twice():
     assert out.split() == ["True"]
 
 
+@pytest.mark.slow
 def test_cuda_rows_generate_apply_and_become_cuda_source_without_a_cuda_compiler(tmp_path):
     """On GPUs most random rows ask for too many threads; those must say so, and the others must build."""
     out = fresh(

@@ -122,6 +122,7 @@ def convolution(shape, rng, on, epilogue=None):
     return mod, [x, *constants], conv_by_hand(x, w, groups=g, **how)
 
 
+@pytest.mark.slow
 @SLOW
 @given(convolutions(), st.integers(0, 2**32 - 1))
 def test_convolutions_of_awkward_sizes(shape, seed):
@@ -132,6 +133,7 @@ def test_convolutions_of_awkward_sizes(shape, seed):
         close(run(programs, row, inputs, on), want)
 
 
+@pytest.mark.slow
 @SLOW
 @given(
     channels=st.sampled_from([2, 8, 20, 24, 33, 48]),
@@ -152,6 +154,7 @@ def test_depthwise_convolutions_of_awkward_sizes(channels, size, stride, pad, ke
         close(run(programs, row, inputs, on), want)
 
 
+@pytest.mark.slow
 @SLOW
 @given(
     front=st.sampled_from([(), (1,), (5,), (2, 3)]),
@@ -169,6 +172,7 @@ def test_products_with_constant_weights(front, m, n, k, seed):
         close(run(programs, row, [x, *constants], on), x.astype("float64") @ w)
 
 
+@pytest.mark.slow
 @SLOW
 @given(
     front=st.sampled_from([(1,), (4,), (2, 3)]),
@@ -373,6 +377,7 @@ def square(batch, size, channels, filters, padding, epilogue=None):
     return on, *convolution(shape, np.random.default_rng(0), on, epilogue)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=10, suppress_health_check=CHECKS)
 @given(
     batch=st.integers(1, 2),
