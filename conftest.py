@@ -1,12 +1,6 @@
-"""Order of the tests: the long ones first, so that no process works on one while the others have nothing left; and
-processors that are free while nobody works."""
-
-import os
+"""Order of the tests: the long ones first, so that no process works on one while the others have nothing left."""
 
 import pytest
-
-# the threads of TVM's pool wait busily for the next program: processors that other tests could use
-os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "0")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -71,7 +71,7 @@ def test_bert_tiny_with_two_integer_inputs_verifies(here):
     assert result["after_s"] < result["before_s"]
 
 
-def test_a_program_that_computes_something_else_never_ships(tmp_path, kept, monkeypatch):
+def test_a_program_that_computes_something_else_never_ships(tmp_path, monkeypatch):
     """The finalists' check says no: the run says so, names the operator and ships it untuned."""
     import tt_core
 
