@@ -94,7 +94,8 @@ class Passage:
                 handle = self.team.handle(p, self.task)
                 row.job = self.team.submit(p, "build", handle, row.row, self.rules.build_s)
                 self.building.setdefault(p, []).append(row)
-        self.ahead.work(self.rules.chunk * self.team.size - self._here())
+        if not any(r.tries for r in self.todo):
+            self.ahead.work(self.rules.chunk * self.team.size - self._here())
 
     def _here(self) -> int:
         """Rows of this batch that are built or being built."""
@@ -215,7 +216,7 @@ class Passage:
             raise WorkerError(f"the backend cannot open task {self.task.name!r}: {ending.text}")
         if ending.verdict != "lost":
             return False
-        return not ending.stage or (ending.reason == "memory" and bool(self.held.get(p)))
+        return not ending.stage or (ending.reason == "memory" and bool(p.tokens))
 
     def _again(self, row: _Row, ending: Ending | None) -> Iterator[Trial]:
         row.tries += 1
