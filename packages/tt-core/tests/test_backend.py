@@ -146,6 +146,17 @@ def test_a_row_whose_candidate_is_held_is_not_built_again(backend, task, monkeyp
     assert len(built) == 3
 
 
+def test_races_in_a_row_look_at_the_machines_states_once(backend, task, monkeypatch):
+    looks = []
+    monkeypatch.setattr(module, "state", lambda tell: (looks.append(tell()), 1e-4)[1])
+    for _ in range(3):
+        backend.race(task, RIGHT[None], 2, 0.1)
+    assert len(looks) == 1
+    monkeypatch.setattr(module, "STATE_S", -1.0)
+    backend.race(task, RIGHT[None], 2, 0.1)
+    assert len(looks) == 2
+
+
 def test_kept_programs_are_bounded(backend, task, monkeypatch):
     monkeypatch.setattr(TvmBackend, "SCHEDULES", 2)
     backend.realise(task, np.stack([RIGHT, WRONG, LAZY]))

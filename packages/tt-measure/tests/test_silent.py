@@ -16,6 +16,8 @@ from tt_measure import TimingLock, WorkerError, WorkerPool
 from tt_spec import Bar
 from tt_spec.pieces.once_evaluator import OnceEvaluator
 
+pytestmark = pytest.mark.slow  # deadlines are waited for
+
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 import tt_measure_wild as wild  # noqa: E402
