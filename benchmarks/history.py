@@ -242,7 +242,7 @@ def nearest(store: Any, path: str) -> tuple[float, str]:
 
 
 def lend(store: Any, path: str) -> tuple[float, str]:
-    """What a search that starts from history asks for, once per task."""
+    """The questions of a search that starts from history, once per task."""
     store.best("nothing")
     began = now()
     found = store.lend(task(5), "elsewhere", 2000)

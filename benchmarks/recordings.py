@@ -14,14 +14,10 @@ import itertools
 from pathlib import Path
 
 from tt_bench.launch import program, tt
+from tt_bench.operators import RESNET18
 
 OPERATORS = {
-    "resnet18-stem": "op:conv2d:1,3,224,64,7,2,3",
-    "resnet18-64": "op:conv2d:1,64,56,64,3,1,1",
-    "resnet18-128-stride": "op:conv2d:1,64,56,128,3,2,1",
-    "resnet18-128": "op:conv2d:1,128,28,128,3,1,1",
-    "resnet18-256": "op:conv2d:1,256,14,256,3,1,1",
-    "resnet18-512": "op:conv2d:1,512,7,512,3,1,1",
+    **RESNET18,
     "mobilenet-dw-96": "op:dwconv2d:1,96,112,3,2,1",
     "mobilenet-dw-192": "op:dwconv2d:1,192,28,3,1,1",
     "mobilenet-1x1-24": "op:conv2d:1,24,56,144,1,1,0",

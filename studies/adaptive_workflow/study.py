@@ -31,6 +31,7 @@ from tt_bench.atomic import read_json, write_json
 from tt_bench.errors import BenchError
 from tt_bench.files import load
 from tt_bench.launch import program, tuned
+from tt_bench.operators import RESNET18
 from tt_bench.recording import Recorded
 from tt_bench.runs import Run, tune
 from tt_bench.stats import geometric_interval, quality
@@ -54,12 +55,7 @@ VARIANTS = {
 TRIALS = 96
 GOALS = (0.9, 0.95, 0.98)
 OPERATORS = {  # ResNet-18's convolutions by the names of the recordings, and Inception's kin that chose nothing
-    "resnet18-stem": "op:conv2d:1,3,224,64,7,2,3",
-    "resnet18-64": "op:conv2d:1,64,56,64,3,1,1",
-    "resnet18-128-stride": "op:conv2d:1,64,56,128,3,2,1",
-    "resnet18-128": "op:conv2d:1,128,28,128,3,1,1",
-    "resnet18-256": "op:conv2d:1,256,14,256,3,1,1",
-    "resnet18-512": "op:conv2d:1,512,7,512,3,1,1",
+    **RESNET18,
     "inception-3a": "op:conv2d:1,64,28,96,3,1,1",
     "inception-3c": "op:conv2d:1,96,28,96,3,2,1",
     "inception-4a": "op:conv2d:1,576,14,224,1,1,0",
@@ -298,7 +294,7 @@ def _transfer(recorded: Mapping[str, Recorded], out: Path, seeds: int) -> None:
 
 
 def _lent(recorded: Mapping[str, Recorded], name: str, variant: str) -> list[Recorded]:
-    """What a variant may learn from: never the operator itself; "other models" lends none of its model's either."""
+    """The recordings that a variant may learn from: never the operator's own, for "other models" none of its model."""
     if "transfer=history" not in VARIANTS[variant]:
         return []
     model = name.split("-")[0] if variant == "other models" else name

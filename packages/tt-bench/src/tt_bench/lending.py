@@ -20,7 +20,7 @@ DEVICE = "recorded"
 def lender(
     parts: Sequence[Recorded], others: Sequence[Recorded], plugins: Plugins
 ) -> Callable[[Task, int], Sequence[Foreign]]:
-    """What a history that holds every row of `others` lends; the tasks of `parts` themselves are left out.
+    """The rows that a history lends which holds all of `others`; the tasks of `parts` themselves are left out.
 
     The rows go through a store in memory, so that the store's own rule says which are near.
     """

@@ -205,7 +205,7 @@ def _idle(told: Told) -> str:
 
 
 def _gantt(told: Told, began: float) -> Any:
-    """What was done when: a lane per part."""
+    """The parts over time: a lane each."""
     lanes = ("finish", "run", "build", "think", "start")
     made = pictures.figure(7.5, 2.0)
     ax = made.subplots()

@@ -146,7 +146,7 @@ class Stages:
             self.heard("stage", **stage)
 
     def remaining(self) -> str:
-        """What remains, to be put behind a text."""
+        """The time that remains, to be put behind a text."""
         return "" if math.isinf(self.left_s) else f" ({clock_text(self.left_s)} left)"
 
 

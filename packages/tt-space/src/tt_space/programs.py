@@ -64,7 +64,7 @@ class Programs(Protocol):
 
 
 class TemplateRows(ABC):
-    """What the spaces of templates share: every row in range is its own canonical row and names its knobs' values.
+    """The common part of spaces of templates: every row in range is its own canonical row and names its knobs' values.
 
     Attributes:
         space: The space of the rows; set by the subclass.

@@ -294,7 +294,7 @@ class Pipeline:
         return Measurement.of(trial, self.task, **about)
 
     def lent(self) -> Foreign | None:
-        """What was measured here, for other tasks; None before the first valid result."""
+        """The rows measured here, for other tasks; None before the first valid result."""
         if not self._has_valid:
             return None
         usable = [i for i, e in enumerate(self._errors) if e != "invalid"]
@@ -320,7 +320,7 @@ class Pipeline:
         return self.guidance if self.guidance.ready else None
 
     def _others(self) -> list[Foreign]:
-        """What was measured of this run's other tasks of the kind."""
+        """The rows measured of this run's other tasks of the kind."""
         others = [p for p in self.peers if p is not self and p.task.op == self.task.op]
         return [found for p in others if (found := p.lent()) is not None]
 

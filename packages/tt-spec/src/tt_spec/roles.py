@@ -348,7 +348,7 @@ class Transfer(Protocol):
     """Share of random rows in the task's batches before it has a program of its own."""
 
     def choose(self, task: Task, lent: Sequence[Foreign], inputs: Literal["knobs", "statements"]) -> list[Foreign]:
-        """What a model that reads `inputs` learns from: some of `lent`, or parts of their rows."""
+        """The data that a model which reads `inputs` learns from: some of `lent`, or parts of their rows."""
         ...
 
     def encode(self, task: Task, foreign: Foreign) -> tuple[np.ndarray, np.ndarray] | None:

@@ -97,7 +97,7 @@ def flushed(target: str) -> Iterator[None]:
 
 @lru_cache(maxsize=8)
 def _compiled(target: str) -> tuple[Callable[..., object], Callable[..., object]]:
-    """What flushes, and what restores, for a target's JSON."""
+    """The function that flushes and the one that restores, for a target's JSON."""
     found = []
     for source in (_FLUSH, _RESTORE):
         func = tvm.script.from_source(source).with_attr("global_symbol", "main")

@@ -147,7 +147,7 @@ def _native() -> JsonObject:
 
 
 def needed_flags(target: Target) -> list[str]:
-    """What `/proc/cpuinfo` must say of a CPU that is to run the target's code; nothing but for x86-64 under Linux."""
+    """The flags in `/proc/cpuinfo` that the target's code needs; none but for x86-64 under Linux."""
     from tvm.target import codegen
 
     if str(target.kind.name) != "llvm":

@@ -306,7 +306,7 @@ def _plain(shipment: Shipment, inputs: dict[str, np.ndarray]) -> _Chosen:
 
 
 def _verified(shipment: Shipment, library: Path, inputs: dict[str, np.ndarray]) -> dict[str, str]:
-    """What a library's outputs agree with."""
+    """The programs that a library's outputs agree with."""
     measurer, stages = shipment.measurer, shipment.stages
     with stages.stage("verifying", "verifying the model"):
         want = measurer.run_model(str(shipment.untuned), inputs)

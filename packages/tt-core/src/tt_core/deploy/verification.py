@@ -123,7 +123,7 @@ def _asked(
 
 
 def _measured(nudged: Sequence[Sequence[np.ndarray]], model: Model) -> dict[int, _Allowed]:
-    """What is allowed for each output that depends on a rounding, by its position."""
+    """The tolerance of each output that depends on a rounding, by its position."""
     if not nudged or model.peer is None or model.peer.roundings is None:
         return {}
     found = {}

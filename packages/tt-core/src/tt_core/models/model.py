@@ -42,7 +42,7 @@ class Input:
 
 @dataclass(frozen=True)
 class Roundings:
-    """What a model's roundings make of the last places of its floats.
+    """The effect of a model's roundings on the last places of its floats.
 
     Args:
         outputs: Positions of the outputs that depend on a rounded float.

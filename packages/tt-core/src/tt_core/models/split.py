@@ -26,7 +26,7 @@ PLAN = "parts.json"
 
 @dataclass(frozen=True)
 class Split:
-    """What was written.
+    """The parts as they were written.
 
     Args:
         order: The steps: a part has a "file", its "inputs" and "outputs", and where something in it depends on values

@@ -183,7 +183,7 @@ def unrolled(cell: Cell, steps: int, lengths: str | None, g: Graph) -> tuple[str
 
 
 def looped(cell: Cell, steps: int, lengths: str | None, g: Graph) -> tuple[str, tuple[str, ...]]:
-    """What `unrolled` gives, by one function that loops over time."""
+    """The outputs of `unrolled`, by one function that loops over time."""
     series = [cell.projected]
     if lengths is not None:
         series.append(g.const(np.arange(steps)[:, None], np.int64))
