@@ -2,12 +2,15 @@
 
 import copy
 import itertools
+import json
 import math
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 from tt_spec import Bar, Foreign, Knob, Plugins, Prediction, Proposal, Realised, Selection, Slot, Space, Timing, draw
+from tt_spec.errors import UserError
 from tt_spec.pieces.memory_store import MemoryStore
 from tt_spec.pieces.null_surrogate import NullSurrogate
 from tt_spec.pieces.once_evaluator import OnceEvaluator
@@ -17,7 +20,7 @@ from tt_spec.pieces.sequential_scheduler import SequentialScheduler
 from tt_spec.pieces.synthetic import SyntheticMeasurer
 from tt_spec.pieces.top_sampler import TopSampler
 from tt_spec.pieces.trials_stopper import TrialsStopper
-from tt_spec.roles import CAPABILITIES, capabilities
+from tt_spec.roles import CAPABILITIES, Progress, capabilities
 from tt_spec.testing import CONTRACTS, SearcherContract, cases, check, contract_for
 
 
@@ -122,6 +125,47 @@ class Keeps(MemoryStore):
         ]
 
 
+class Schooled(NullSurrogate):
+    """Does everything that a cost model may: a linear model of a program's mean statement, by gradient descent."""
+
+    inputs, shared, weights, rounds = "statements", True, None, 3
+
+    def prestart(self):
+        pass
+
+    def pretrain(self, groups, rng, report, start=None):
+        X = np.concatenate([_means(X) for _, X, _ in groups] or [np.zeros((0, 164))])
+        y = np.concatenate([y for _, _, y in groups] or [np.zeros(0)])
+        self.learned_, seed = np.zeros(164), int(rng.integers(2**31))
+        if start is not None:
+            self.learned_ = start["w"].copy()
+        for done in range(0 if start is None else int(start["done"]), self.rounds + 1):
+            if done and (start is None or done > int(start["done"])):
+                rows = np.random.default_rng([seed, done]).permutation(len(y))[:20]
+                self.learned_ -= 1e-3 * X[rows].T @ (X[rows] @ self.learned_ - y[rows]) / max(1, len(rows))
+            if done and not report(Progress(done, self.rounds, 0.0, lambda d=done: self.state(d))):
+                return
+
+    def state(self, done):
+        return {"w": self.learned_.copy(), "done": np.array(done)}
+
+    def save(self, path, card):
+        path.write_text(json.dumps({"w": list(self.learned_), "card": dict(card)}))
+
+    def predict(self, task, X):
+        if self.weights is not None:
+            try:
+                self.learned_ = np.array(json.loads(Path(self.weights).read_text())["w"])
+            except (OSError, ValueError) as e:
+                raise UserError(f"{self.weights}: {e}") from e
+        return Prediction(_means(X) @ getattr(self, "learned_", np.zeros(164)), np.zeros(len(X)))
+
+
+def _means(X):
+    sums = np.stack([X.values[a:b].mean(axis=0) for a, b in itertools.pairwise(X.offsets)] or [np.zeros(164)])
+    return sums[: len(X)]
+
+
 TRIVIAL = {
     "evaluator": OnceEvaluator,
     "measurer": SyntheticMeasurer,
@@ -146,6 +190,12 @@ def test_the_trivial_piece_passes(role, test):
 def test_a_measurer_of_every_capability_passes(test):
     assert set(capabilities("measurer", Able())) == set(CAPABILITIES["measurer"])
     check("measurer", Able, only=test, library=LIBRARY)
+
+
+@pytest.mark.parametrize("test", cases(contract_for("surrogate")))
+def test_a_surrogate_of_every_capability_passes(test):
+    assert set(capabilities("surrogate", Schooled())) == set(CAPABILITIES["surrogate"])
+    check("surrogate", Schooled, only=test)
 
 
 @pytest.mark.parametrize("test", cases(contract_for("store")))
@@ -727,6 +777,20 @@ def able(**methods):
     return type("Able", (Able,), methods)
 
 
+def schooled(**methods):
+    return type("Schooled", (Schooled,), methods)
+
+
+def _saves_the_fit(self, groups, rng):
+    self.learned_ = self.learned_ + 1.0
+
+
+def _sorts_the_school(self, groups, rng, report, start=None):
+    for _, _, y in groups:
+        y.sort()
+    Schooled.pretrain(self, groups, rng, report, start)
+
+
 def keeps(**methods):
     return type("Keeps", (Keeps,), methods)
 
@@ -759,6 +823,55 @@ CAPABLE = {
         "times_again_what_it_holds",
     ),
     ("measurer", "races one"): (able(race_models=lambda self, paths, *_: [[1e-3]]), "races_libraries"),
+    ("surrogate", "silent"): (
+        schooled(pretrain=lambda self, groups, rng, report, start=None: None),
+        "pretrains_on_many_tasks_and_predicts_another",
+    ),
+    ("surrogate", "sorts the school"): (
+        schooled(pretrain=_sorts_the_school),
+        "pretrains_on_many_tasks_and_predicts_another",
+    ),
+    ("surrogate", "never ends"): (
+        schooled(
+            pretrain=lambda self, groups, rng, report, start=None: Schooled.pretrain(
+                self, groups, rng, lambda p: report(p) or True, start
+            )
+        ),
+        "pretraining_ends_when_told",
+    ),
+    ("surrogate", "starts anew"): (
+        schooled(pretrain=lambda self, groups, rng, report, start=None: Schooled.pretrain(self, groups, rng, report)),
+        "pretraining_goes_on_from_a_state",
+    ),
+    ("surrogate", "half a state"): (
+        schooled(state=lambda self, done: {"w": np.zeros(164), "done": np.array(done)}),
+        "pretraining_goes_on_from_a_state",
+    ),
+    ("surrogate", "needs a school"): (
+        schooled(
+            pretrain=lambda self, groups, rng, report, start=None: Schooled.pretrain(
+                self, [g for g in groups if np.ptp(g[2])] or [][0], rng, report, start
+            )
+        ),
+        "pretrains_on_nothing_and_on_little",
+    ),
+    ("surrogate", "saves nothing"): (
+        schooled(save=lambda self, path, card: path.write_text('{"w": [0.0]}')),
+        "what_it_saves_is_read_again",
+    ),
+    ("surrogate", "litters"): (
+        schooled(save=lambda self, path, card: [Schooled.save(self, p, card) for p in (path, path.with_suffix(".2"))]),
+        "what_it_saves_is_read_again",
+    ),
+    ("surrogate", "saves the fit"): (schooled(fit=_saves_the_fit), "what_it_saves_is_read_again"),
+    ("surrogate", "believes any file"): (
+        schooled(
+            predict=lambda self, task, X: Prediction(
+                _means(X) @ getattr(self, "learned_", np.zeros(164)), np.zeros(len(X))
+            )
+        ),
+        "what_it_saves_is_read_again",
+    ),
     ("store", "tasks as rows"): (
         keeps(remember=lambda self, tasks: self._all.extend(tasks)),
         "remembers_tasks",

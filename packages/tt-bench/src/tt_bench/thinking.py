@@ -7,8 +7,9 @@ not make a recipe look slow.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from tt_spec import (
 )
 from tt_spec.errors import ORIGIN, whose
 from tt_spec.pipeline import ProgramSource
-from tt_spec.roles import Prestarts, Surrogate
+from tt_spec.roles import Prestarts, Pretrains, Progress, Saves, Surrogate
 
 __all__ = ["Stopwatch", "Thinking", "ThinkingPipeline", "Thoughts", "WatchedModel", "WatchedPrograms", "WatchedRecipe"]
 
@@ -85,6 +86,24 @@ class WatchedModel:
 
     def fit(self, groups: Sequence[Group], rng: np.random.Generator) -> None:
         self.watch(self.model.fit, groups, rng)
+
+    def pretrain(
+        self,
+        groups: Sequence[Group],
+        rng: np.random.Generator,
+        report: Callable[[Progress], bool],
+        start: Mapping[str, np.ndarray] | None = None,
+    ) -> None:
+        if isinstance(self.model, Pretrains):
+            self.watch(self.model.pretrain, groups, rng, report, start)
+
+    @property
+    def weights(self) -> str | Path | None:
+        return self.model.weights if isinstance(self.model, Saves) else None
+
+    def save(self, path: Path, card: Mapping[str, Any]) -> None:
+        if isinstance(self.model, Saves):
+            self.model.save(path, card)
 
     def predict(self, task: Task, X: Any) -> Prediction:
         return self.watch(self.model.predict, task, X)

@@ -66,6 +66,8 @@ __all__ = [
     "ModelFormat",
     "Peaked",
     "Prestarts",
+    "Pretrains",
+    "Progress",
     "Races",
     "RacesModels",
     "Realised",
@@ -76,6 +78,7 @@ __all__ = [
     "RunState",
     "RunsModels",
     "Sampler",
+    "Saves",
     "Scheduler",
     "Searcher",
     "SpaceBuilder",
@@ -303,6 +306,64 @@ class Surrogate(Protocol):
 
     def score(self, prediction: Prediction, best: float) -> np.ndarray:
         """Acquisition `(n,)`, higher is better; `best` is the best label so far."""
+        ...
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a pre-training stands.
+
+    Args:
+        done, total: Rounds that are over, and in all: epochs, or trees.
+        loss: Mean over what the last round learned from, in the model's own unit.
+        state: Everything that is needed to go on from here, as arrays by name, without object arrays; made when called.
+    """
+
+    done: int
+    total: int
+    loss: float
+    state: Callable[[], dict[str, np.ndarray]]
+
+
+@runtime_checkable
+class Pretrains(Protocol):
+    """A cost model that learns from many tasks beforehand, so that it can rank a task's rows before it has seen any;
+    `fit` then goes on from there."""
+
+    def pretrain(
+        self,
+        groups: Sequence[Group],
+        rng: np.random.Generator,
+        report: Callable[[Progress], bool],
+        start: Mapping[str, np.ndarray] | None = None,
+    ) -> None:
+        """Learn from one group per task and device; programs are compared within a group only.
+
+        Args:
+            report: Called after every round, when `predict` answers as learned so far; False ends the training.
+            start: A `state` of a training with the same groups, options and seed of `rng`: the model is as it was
+                then, that round is reported again, and training goes on as if it had never stopped.
+
+        Raises `UserError` where the model's options exclude it, e.g. over knobs whose columns differ from task to task,
+        and for a `start` of another model.
+        """
+        ...
+
+
+@runtime_checkable
+class Saves(Protocol):
+    """A cost model that keeps in a file what it learned beforehand."""
+
+    weights: str | Path | None
+    """A file that `save` wrote: an option of the constructor, read at `prestart` or when first needed, which raises
+    `UserError` where it cannot be used. None learns from nothing."""
+
+    def save(self, path: Path, card: Mapping[str, Any]) -> None:
+        """Write what `pretrain` learned, whole or not at all; `fit` does not change it.
+
+        Args:
+            card: Plain data that goes with it: what it learned from, and how well.
+        """
         ...
 
 
@@ -714,7 +775,7 @@ PROTOCOLS: dict[str, type] = {
 
 CAPABILITIES: dict[str, tuple[type, ...]] = {
     "measurer": (Prestarts, Expects, Retimes, Races, Checks, RacesModels, RunsModels),
-    "surrogate": (Prestarts,),
+    "surrogate": (Prestarts, Pretrains, Saves),
     "searcher": (Learns,),
     "scheduler": (Budgeted, Foresees, Peaked),
     "stopper": (LimitsRows, LimitsTime, Bounds, Remarks),

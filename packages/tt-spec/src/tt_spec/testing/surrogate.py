@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tt_spec.errors import UserError
 from tt_spec.pieces.synthetic import SyntheticMeasurer, synthetic_task
 from tt_spec.rng import draw
-from tt_spec.roles import Prestarts, capabilities
+from tt_spec.roles import Prestarts, Pretrains, Progress, Saves, capabilities
 from tt_spec.testing.examples import mixed_task, statements, wide_task
 from tt_spec.types import Group, Prediction, Statements, Task, labels
 
@@ -95,6 +98,113 @@ class SurrogateContract:
             scores = piece.score(Prediction(np.linspace(0.1, 1.0, 10), np.full(10, std)), 1.0)
             assert np.shape(scores) == (10,) and np.isfinite(scores).all(), "one finite score per row"
             assert (np.diff(scores) >= -1e-9).all(), f"at equal doubt ({std}) a higher mean must not score lower"
+
+    def test_pretrains_on_many_tasks_and_predicts_another(self, piece: Any) -> None:
+        if not _pretrains(piece):
+            return
+        groups, before = _school(piece), _school(piece)
+        reports: list[Progress] = []
+
+        def report(p: Progress) -> bool:
+            _check(piece, mixed_task(), _group(piece, mixed_task(), 3, seed=5)[1], 3)
+            reports.append(p)
+            return True
+
+        piece.pretrain(groups, np.random.default_rng(0), report)
+        done = [p.done for p in reports]
+        assert done and done == sorted(set(done)), f"each round is reported once, in order, got {done}"
+        assert {p.total for p in reports} == {done[-1]}, f"the last report is of the last round, {done[-1]}"
+        assert all(np.isfinite(p.loss) for p in reports), "a loss must be finite"
+        for a, b in zip(groups, before, strict=True):
+            for x, y in zip((*_arrays(a[1]), a[2]), (*_arrays(b[1]), b[2]), strict=True):
+                assert np.array_equal(x, y), "groups are an argument and must not be changed"
+        piece.fit([_group(piece, mixed_task(), 12)], np.random.default_rng(1))
+        _check(piece, mixed_task(), _group(piece, mixed_task(), 9, seed=5)[1], 9)
+
+    def test_pretraining_ends_when_told(self, piece: Any) -> None:
+        if not _pretrains(piece):
+            return
+        reports: list[Progress] = []
+        piece.pretrain(_school(piece), np.random.default_rng(0), lambda p: bool(reports.append(p)))
+        assert len(reports) == 1, f"training must end when report says False, {len(reports)} rounds were reported"
+
+    def test_pretraining_goes_on_from_a_state(self, piece: Any) -> None:
+        if not _pretrains(piece):
+            return
+        reports: list[Progress] = []
+        twin, states = copy.deepcopy(piece), []
+
+        def report(p: Progress) -> bool:
+            reports.append(p)
+            if len(reports) == 1:
+                states.append({k: np.array(v) for k, v in p.state().items()})
+            return True
+
+        piece.pretrain(_school(piece), np.random.default_rng(3), report)
+        if not reports:
+            return
+        assert all(v.dtype != object for v in states[0].values()), "a state is arrays without objects"
+        again: list[Progress] = []
+        twin.pretrain(_school(twin), np.random.default_rng(3), lambda p: again.append(p) is None, states[0])
+        assert [p.done for p in again] == [p.done for p in reports], (
+            "the round of the state is reported again, then those after it"
+        )
+        X = _group(piece, mixed_task(), 9, seed=5)[1]
+        a, b = (m.predict(mixed_task(), X).mean for m in (piece, twin))
+        assert np.allclose(a, b, rtol=1e-6), "training that goes on from a state must end as if it had never stopped"
+
+    def test_pretrains_on_nothing_and_on_little(self, piece: Any) -> None:
+        if not _pretrains(piece):
+            return
+        task, X, y = _group(piece, mixed_task(), 12)
+        for groups in ([], [(task, X[:0], y[:0])], [(task, X[:1], y[:1])], [(task, X, np.zeros(12))]):
+            model = copy.deepcopy(piece)
+            model.pretrain(groups, np.random.default_rng(0), lambda p: True)
+            _check(model, task, X, 12)
+
+    def test_what_it_saves_is_read_again(self, piece: Any) -> None:
+        if Saves not in capabilities("surrogate", piece) or not _pretrains(piece):
+            return
+        fresh = copy.deepcopy(piece)
+        piece.pretrain(_school(piece), np.random.default_rng(0), lambda p: True)
+        task, X, y = _group(piece, mixed_task(), 12, seed=5)
+        learned = piece.predict(task, X).mean
+        with TemporaryDirectory() as folder:
+            path, other = Path(folder, "weights"), Path(folder, "other")
+            piece.save(path, {"data": "synthetic", "rows": 90})
+            assert [p.name for p in Path(folder).iterdir()] == ["weights"], "save writes its file and leaves no other"
+            piece.fit([(task, X, y)], np.random.default_rng(1))
+            piece.save(other, {"data": "synthetic", "rows": 90})
+            assert path.read_bytes() == other.read_bytes(), "what was learned beforehand is saved, whatever fit did"
+            other.write_bytes(path.read_bytes()[:-9])
+            for bad in (other, Path(folder, "none")):
+                model = copy.deepcopy(fresh)
+                model.weights = str(bad)
+                with pytest.raises(UserError):
+                    model.predict(task, X)
+            fresh.weights = str(path)
+            assert np.allclose(fresh.predict(task, X).mean, learned, rtol=1e-4, atol=1e-6), (
+                "a model with `weights` must predict like the one that saved them"
+            )
+            fresh.fit([(task, X, y)], np.random.default_rng(1))
+            _check(fresh, task, X, 12)
+
+
+def _pretrains(piece: Any) -> bool:
+    """Whether the piece pre-trains. A model over knobs may refuse; it must do so before anything else."""
+    if Pretrains not in capabilities("surrogate", piece):
+        return False
+    if piece.inputs == "knobs":
+        try:
+            copy.deepcopy(piece).pretrain(_school(piece), np.random.default_rng(0), lambda p: False)
+        except UserError:
+            return False
+    return True
+
+
+def _school(piece: Any) -> list[Group]:
+    """Several tasks to learn from beforehand."""
+    return [_group(piece, synthetic_task(f"school-{i}", knobs=4), 30, seed=i) for i in range(3)]
 
 
 def _group(piece: Any, task: Task, n: int, seed: int = 0) -> Group:
