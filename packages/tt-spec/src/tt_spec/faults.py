@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tt_spec.errors import PieceFailure, whose
+from tt_spec.errors import PieceFailure, PluginError, whose
 from tt_spec.roles import Realised
 from tt_spec.space import Space
 from tt_spec.types import Prediction, Proposal, Selection, Statements
@@ -29,10 +29,11 @@ __all__ = [
 
 @contextmanager
 def blame(role: str, piece: Any) -> Iterator[None]:
-    """Turn whatever the block raises into the piece's `PieceFailure`; one raised further inside stays as it is."""
+    """Turn whatever the block raises into the piece's `PieceFailure`; one raised further inside stays as it is, and so
+    does what the piece says of its options (`PluginError`), such as a file that cannot be used."""
     try:
         yield
-    except PieceFailure:
+    except (PieceFailure, PluginError):
         raise
     except Exception as e:  # a stranger's piece may fail in any way
         raise PieceFailure(role, piece, e) from e
