@@ -69,9 +69,11 @@ def changed(path, tmp_path, tensors=None, **header):
 
     raw = path.read_bytes()
     length = int.from_bytes(raw[:8], "little")
-    text = json.dumps(json.loads(json.loads(raw[8 : 8 + length])["__metadata__"]["tt"]) | header)
+    found = json.loads(json.loads(raw[8 : 8 + length])["__metadata__"]["tt"])
+    found = {k: v for k, v in found.items() if k != "sha256"} | header
     tensors = load(raw) | (tensors or {})
-    (tmp_path / "w").write_bytes(save(tensors, {"tt": text, "sha256": weights._digest(text, tensors)}))
+    found["sha256"] = weights._digest(found, tensors)
+    (tmp_path / "w").write_bytes(save(tensors, {"tt": json.dumps(found)}))
     return tmp_path / "w"
 
 

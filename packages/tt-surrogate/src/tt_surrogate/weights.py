@@ -1,8 +1,8 @@
 """Weights: the file that keeps what a model learned beforehand.
 
-Safetensors (github.com/huggingface/safetensors): arrays by name, no code, no pickle. The metadata hold two texts: `tt`,
-JSON of everything else, and `sha256`, over that text and all arrays. A file that is not exactly what was written is
-refused, and so is one for other features. Needs the extra `[pretrained]`.
+Safetensors (github.com/huggingface/safetensors): arrays by name, no code, no pickle. The metadata hold one text, `tt`:
+JSON of everything else, with the SHA-256 of the rest of it and of all arrays. A file that is not exactly what was
+written is refused, and so is one for other features. Needs the extra `[pretrained]`.
 """
 
 from __future__ import annotations
@@ -78,9 +78,8 @@ def write(path: str | Path, weights: Weights) -> None:
         "options": weights.options,
         "card": dict(weights.card),
     }
-    text = json.dumps(header, sort_keys=True, allow_nan=False)
-    metadata = {"sha256": _digest(text, tensors), "tt": text}
-    data = _safetensors(path).save(tensors, metadata)
+    header["sha256"] = _digest(header, tensors)
+    data = _safetensors(path).save(tensors, {"tt": _text(header)})  # of two texts the order would be random
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with open(part, "xb") as file:
@@ -106,17 +105,17 @@ def read(path: str | Path, model: str | None = None, widths: Sequence[int] = (OP
     try:
         tensors = library.load(data)
         length = int.from_bytes(data[:8], "little")
-        metadata = json.loads(data[8 : 8 + length]).get("__metadata__", {})
-    except Exception as e:  # SafetensorError, and whatever numpy says of types that it does not have
-        raise WeightsError(
-            f"weights {path} are damaged, or no safetensors: {_line(e)}; copy or train them again"
-        ) from e
-    text = metadata.get("tt")
-    if text is None or "sha256" not in metadata:
+        header = json.loads(json.loads(data[8 : 8 + length]).get("__metadata__", {}).get("tt", "null"))
+        stated = header.pop("sha256", None) if isinstance(header, dict) else None
+        actual = None if stated is None else _digest(header, tensors)
+    except Exception as e:  # SafetensorError, and whatever numpy and JSON say of what they do not have
+        why = _line(e)
+        raise WeightsError(f"weights {path} are damaged, or no safetensors ({why}): copy or train them again") from e
+    if stated is None:
         raise WeightsError(f"weights {path} are safetensors of another program: tt train writes those of tt")
-    if metadata["sha256"] != _digest(text, tensors):
+    if stated != actual:
         raise WeightsError(f"weights {path} are damaged: their SHA-256 is another one; copy or train them again")
-    found = _weights(path, json.loads(text), tensors)
+    found = _weights(path, header, tensors)
     for name, value in tensors.items():
         if not _finite(value):
             raise WeightsError(f"weights {path}: {name} has values that are not finite; train them again")
@@ -124,10 +123,11 @@ def read(path: str | Path, model: str | None = None, widths: Sequence[int] = (OP
     return found
 
 
-def _weights(path: str | Path, header: Any, tensors: dict[str, np.ndarray]) -> Weights:
-    if not isinstance(header, dict) or header.get("format") != FORMAT:
-        what = header.get("format") if isinstance(header, dict) else None
-        raise WeightsError(f"weights {path} are of format {what}, this tt reads {FORMAT}: upgrade, or train them again")
+def _weights(path: str | Path, header: dict[str, Any], tensors: dict[str, np.ndarray]) -> Weights:
+    if header.get("format") != FORMAT:
+        raise WeightsError(
+            f"weights {path} are of format {header.get('format')}, this tt reads {FORMAT}: upgrade, or train them again"
+        )
     names, kinds = ("model", "options", "card", "width", "features"), (str, dict, dict, int, int)
     if any(not isinstance(header.get(name), kind) for name, kind in zip(names, kinds, strict=True)):
         raise WeightsError(f"weights {path} lack one of {', '.join(names)}: train them again")
@@ -169,8 +169,12 @@ def _safetensors(path: str | Path) -> ModuleType:
     return safetensors.numpy
 
 
-def _digest(text: str, tensors: Mapping[str, np.ndarray]) -> str:
-    digest = hashlib.sha256(text.encode())
+def _text(header: Mapping[str, Any]) -> str:
+    return json.dumps(header, sort_keys=True, allow_nan=False)
+
+
+def _digest(header: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> str:
+    digest = hashlib.sha256(_text(header).encode())
     for name in sorted(tensors):
         value = np.asarray(tensors[name], order="C")
         digest.update(f"\0{name}\0{value.dtype.str}\0{value.shape}\0".encode())
