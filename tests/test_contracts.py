@@ -23,7 +23,10 @@ with warnings.catch_warnings():
     PLUGINS = Plugins()
 
 # Options that make a piece small or buildable here; functions get tmp_path.
+SMALL = {"width": 8, "epochs": 3, "tune_steps": 3}
 OPTIONS = {
+    **{("surrogate", name): lambda tmp_path: SMALL for name in ("atformer", "lstm", "mha", "mlp")},
+    ("surrogate", "lightgbm"): lambda tmp_path: {"rounds": 30, "fit_rounds": 5, "tune_rounds": 5},
     ("searcher", "ppo"): lambda tmp_path: {"episodes": 16, "steps": 20, "patience": 10},
     ("store", "sqlite"): lambda tmp_path: {"path": tmp_path / "tt.db"},
     # its default backend needs no compiler: programs are pauses
