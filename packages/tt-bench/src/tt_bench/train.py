@@ -291,6 +291,7 @@ def _about(
     same = [digest, what.model, options, what.seed, list(what.hold_out), what.patience, versions]
     return {
         "model": what.model,
+        "device": ", ".join(sorted({x.device for x in known})),
         "options": options,
         "seed": what.seed,
         "data": {
