@@ -14,8 +14,14 @@ def tt_commands() -> list[Entry]:
         Entry("record", lambda: _command("record"), "Measure a model's candidates once, for replay"),
         Entry("bench", lambda: _command("bench"), "Compare recipes on recordings, over seeds"),
         Entry("report", lambda: _command("report"), "Draw a tuning run, or a comparison of tt bench, as a page"),
+        Entry("dataset add", lambda: _of_datasets("add"), "Take the rows of tuning histories into a data set"),
+        Entry("dataset features", lambda: _of_datasets("features"), "Compute the statements of a data set's programs"),
     ]
 
 
 def _command(name: str) -> Any:
     return getattr(import_module("tt_bench.commands"), name)
+
+
+def _of_datasets(name: str) -> Any:
+    return getattr(import_module("tt_bench.dataset_commands"), name)
