@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import math
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-__all__ = ["add", "features"]
+if TYPE_CHECKING:
+    from tt_bench.ceilings import Line, Shown
+
+__all__ = ["add", "features", "show"]
 
 FolderArgument = Annotated[Path, typer.Argument(help="Folder with a file per device")]
 
@@ -40,6 +46,70 @@ def features(ctx: typer.Context, folder: FolderArgument) -> None:
         print("stopped; what was computed is kept, and the same command goes on")
         raise typer.Exit(130)
     print(f"{have} rows have statements" + (f", {without} have no program" if without else ""))
+
+
+def show(
+    folder: FolderArgument, as_json: Annotated[bool, typer.Option("--json", help="Machine-readable output")] = False
+) -> None:
+    """Say what a data set holds and the most that a model can rank right on it."""
+    from tt_bench.ceilings import show as run
+
+    for shown in run(folder):
+        if as_json:
+            print(json.dumps(_plain(shown)))
+        else:
+            _print(shown)
+
+
+def _print(shown: Shown) -> None:
+    from tt_bench import tables
+
+    data, total = shown.data, shown.total
+    print(f"{data.device}, TVM {data.tvm}: {shown.size / 1e6:.2f} MB, SHA-256 {data.sha256[:16]}")
+    head = ("", "operators", "rows", "failed", "median / best", "slow / best", "repeat", "twins", "twin rows")
+    lines = [_cells(line) for line in (*shown.kinds, *shown.parts, total)]
+    tables.show(head, lines, 1)
+    errors = ", ".join(f"{n} {e}" for e, n in total.failed.items()) or "none"
+    print(f"failures: {errors}")
+    if math.isnan(total.repeats):
+        print("noise ceiling: unknown, no two rows of an operator were timed twice")
+    else:
+        far = "" if math.isnan(total.apart) else f", of those 5 % apart {total.apart:.3f}"
+        print(f"noise ceiling: {total.repeats:.3f} of {total.pairs} pairs timed twice had the same order again{far}")
+    if math.isnan(total.twins):
+        print("twin ceiling: unknown; tt dataset features computes the statements")
+    else:
+        told = f"{total.twins:.1%} of pairs share all statement features, {total.twin_rows:.0%} of rows with another"
+        print(f"twin ceiling: {total.twin_ceiling:.3f}; {told}")
+    names = ", ".join(shown.held_out[:4]) + (", …" if len(shown.held_out) > 4 else "")
+    print(f"held out: {f'{len(shown.held_out)} operators that no data set should hold ({names})' if names else 'none'}")
+
+
+def _cells(line: Line) -> tuple[str, ...]:
+    failed = sum(line.failed.values())
+    counts = (str(line.operators), str(line.rows), str(failed))
+    return (line.name, *counts, *map(_figure, (line.median, line.slow, line.repeats, line.twins, line.twin_rows)))
+
+
+def _figure(x: float) -> str:
+    return "-" if math.isnan(x) else f"{x:.3f}" if x < 1 else f"{x:.2f}"
+
+
+def _plain(shown: Shown) -> dict[str, Any]:
+    def line(x: Line) -> dict[str, Any]:
+        found = {**dataclasses.asdict(x), "twin_ceiling": x.twin_ceiling}
+        return {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in found.items()}
+
+    return {
+        "device": shown.data.device,
+        "tvm": shown.data.tvm,
+        "sha256": shown.data.sha256,
+        "bytes": shown.size,
+        "total": line(shown.total),
+        "kinds": [line(x) for x in shown.kinds],
+        "parts": [line(x) for x in shown.parts],
+        "held_out": list(shown.held_out),
+    }
 
 
 def _say(text: str) -> None:

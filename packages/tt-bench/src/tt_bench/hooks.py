@@ -16,6 +16,9 @@ def tt_commands() -> list[Entry]:
         Entry("report", lambda: _command("report"), "Draw a tuning run, or a comparison of tt bench, as a page"),
         Entry("dataset add", lambda: _of_datasets("add"), "Take the rows of tuning histories into a data set"),
         Entry("dataset features", lambda: _of_datasets("features"), "Compute the statements of a data set's programs"),
+        Entry(
+            "dataset show", lambda: _of_datasets("show"), "Say what a data set holds, and the most a model can reach"
+        ),
     ]
 
 
