@@ -25,8 +25,8 @@ def test_pairs_whose_order_repeats():
 
 
 def test_pairs_that_share_what_a_model_sees():
-    """Rows a, a, a, b, b with 1, 2, 2, 4 and no time: of six valid pairs one has equal times; two of the rest are twins.
-    The second b failed, so the first has no twin."""
+    """Rows a, a, a, b, b with 1, 2, 2, 4 and no time: of six valid pairs one has equal times, and two of the other five
+    are twins. The second b failed, so the first has no twin."""
     names = [b"a", b"a", b"a", b"b", b"b"]
     assert twins(names, np.array([1, 2, 2, 4, INF])) == (2, 5, 3)
     assert twins([], np.zeros(0)) == (0, 0, 0)

@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tt_bench.errors import BenchError
+
 if TYPE_CHECKING:
     from tt_bench.ceilings import Line, Shown
+    from tt_bench.dataset_add import Added
 
-__all__ = ["add", "features", "show"]
+__all__ = ["add", "features", "record", "show"]
 
 FolderArgument = Annotated[Path, typer.Argument(help="Folder with a file per device")]
 
@@ -25,7 +28,10 @@ def add(
     """Take the rows of tuning histories into a data set, each row once; a run may still be writing them."""
     from tt_bench.dataset_add import add as run
 
-    done = run(histories, to, _say)
+    _told(run(histories, to, _say))
+
+
+def _told(done: Added) -> None:
     if done.held_out:
         names = ", ".join(done.held_out[:4]) + (", …" if len(done.held_out) > 4 else "")
         print(f"left out because no data set holds them: {len(done.held_out)} operators ({names})")
@@ -46,6 +52,37 @@ def features(ctx: typer.Context, folder: FolderArgument) -> None:
         print("stopped; what was computed is kept, and the same command goes on")
         raise typer.Exit(130)
     print(f"{have} rows have statements" + (f", {without} have no program" if without else ""))
+
+
+def record(
+    ctx: typer.Context,
+    out: Annotated[Path, typer.Option(help="Folder of the data set; record.db in it grows with every result")],
+    models: Annotated[
+        Path | None,
+        typer.Argument(metavar="[LIST]", help="Text file, a model a line: op:…, name of the zoo, ONNX file; else ours"),
+    ] = None,
+    rows: Annotated[int, typer.Option(min=1, help="Rows of each operator")] = 400,
+    runs: Annotated[int, typer.Option(min=1, help="Timings of 5 ms of a row; the median counts")] = 3,
+    minutes: Annotated[
+        float | None, typer.Option(min=0.01, help="Of this session; else until the list is done")
+    ] = None,
+    target: Annotated[str, typer.Option(help='"native", a TVM target string or JSON')] = "native",
+    seed: Annotated[int, typer.Option(help="Of the random rows")] = 0,
+) -> None:
+    """Measure rows of many operators for a data set; the same command again goes on where it was stopped."""
+    from tt_bench.dataset_record import LIST, Plan, read_list
+    from tt_bench.dataset_record import record as run
+
+    lines = read_list(models or LIST)
+    with ctx.obj.interruptible() as halt:
+        done, failed = run(ctx.obj, lines, out, Plan(rows, runs, minutes, target, seed), halt, _say)
+        stopped = halt()
+    _told(done)
+    if stopped:
+        print("stopped; everything measured is kept, and the same command goes on")
+        raise typer.Exit(130)
+    if failed:
+        raise BenchError(f"{len(failed)} of {len(lines)} lines could not be recorded, all others are", failed)
 
 
 def show(
