@@ -28,6 +28,7 @@ TABLE = {**dict.fromkeys(FOUR, 4), "CAP": 3, "CBR": 3}
 ZOO = (
     "mobilenet_v2 tasks=conv2d*,mean*",
     "mobilenet_v2@8 tasks=depthwise*",
+    "inception_v2 tasks=*pool2d*",
     "bert-tiny",
     "bert-tiny@8 tasks=*softmax*,*layer_norm*,*matmul*",
     "resnet50@8 tasks=conv2d_add_relu_1*,max_pool*,mean*",

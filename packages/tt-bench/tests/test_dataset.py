@@ -78,7 +78,10 @@ def test_a_later_failure_counts_and_rows_without_a_program_are_not_kept(tmp_path
 
 def test_devices_have_files_of_their_own_and_versions_of_tvm_do_not_mix(tmp_path, folder):
     add([history(tmp_path / "other.db", [task("a")], device="another CPU/8 cores")], folder)
-    assert sorted(p.name for p in folder.iterdir()) == ["another-cpu-8-cores.json.gz", "toy-2-cores.json.gz"]
+    assert sorted(p.name for p in folder.iterdir()) == [
+        "another-cpu-8-cores.dataset.json.gz",
+        "toy-2-cores.dataset.json.gz",
+    ]
     assert len(dataset.read(folder)) == 3
     new = history(tmp_path / "new.db", [task("a")], versions={"tvm": "1"})
     with pytest.raises(BenchError, match="TVM 0 and of 1"):
@@ -113,7 +116,7 @@ def test_an_operator_is_held_out_by_its_shapes_in_any_layout_fusion_and_batch():
 
 def test_committed_data_sets_hold_nothing_that_is_held_out():
     folder = Path(__file__).parents[3] / "datasets"
-    files = sorted(folder.rglob("*.json.gz")) if folder.is_dir() else []
+    files = sorted(folder.rglob("*.dataset.json.gz")) if folder.is_dir() else []
     for path in files:
         data = dataset.load(path)
         assert not [o.task.name for o in data.operators if held_out(o.task)]
@@ -179,7 +182,7 @@ def test_no_data_set_and_a_bomb_are_refused(tmp_path, monkeypatch):
     with pytest.raises(BenchError, match="no data set in"):
         dataset.read(tmp_path)
     monkeypatch.setattr("tt_bench.files.MOST", 1 << 20)
-    (tmp_path / "x.json.gz").write_bytes(gzip.compress(b"0" * (2 << 20)))
+    (tmp_path / "x.dataset.json.gz").write_bytes(gzip.compress(b"0" * (2 << 20)))
     with pytest.raises(BenchError, match="more than 1 MB"):
         dataset.read(tmp_path)
 

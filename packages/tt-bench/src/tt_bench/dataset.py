@@ -1,6 +1,6 @@
 """A data set: measured rows of many operators, from which cost models learn before they meet an operator.
 
-A folder holds one file per device, `DEVICE.json.gz`, small enough to be committed: tasks with the workload from which
+A folder holds one file per device, `DEVICE.dataset.json.gz`, small enough to be committed: tasks with the workload from which
 programs are made again, rows, medians, errors. The statements of the programs are not in it; `tt dataset features`
 computes them into a cache beside it, `DEVICE.statements.db`.
 
@@ -28,10 +28,25 @@ from tt_bench import atomic
 from tt_bench.errors import BenchError
 from tt_bench.files import unzipped
 
-__all__ = ["FORMAT", "DataSet", "Operator", "folder_hash", "load", "load_all", "merged", "path_of", "read", "write"]
+__all__ = [
+    "FORMAT",
+    "SUFFIX",
+    "DataSet",
+    "Operator",
+    "folder_hash",
+    "load",
+    "load_all",
+    "merged",
+    "path_of",
+    "read",
+    "write",
+]
 
 FORMAT = 1
 """Of the file; a reader refuses others."""
+
+SUFFIX = ".dataset.json.gz"
+"""Of a data set's file, so that recordings may lie in the same folder."""
 
 _KIND = "tt data set"
 _ROWS = 1 << 20
@@ -113,9 +128,9 @@ def folder_hash(folder: str | Path) -> str:
 
 def load_all(folder: str | Path) -> list[DataSet]:
     """A folder's data sets, by name. Raises `BenchError`, also where it has none or they have no rows."""
-    paths = sorted(Path(folder).glob("*.json.gz"))
+    paths = sorted(Path(folder).glob(f"*{SUFFIX}"))
     if not paths:
-        raise BenchError(f"no data set in {folder}: tt dataset record or add makes one (DEVICE.json.gz)")
+        raise BenchError(f"no data set in {folder}: tt dataset record or add makes one (DEVICE{SUFFIX})")
     found = [load(p) for p in paths]
     if not any(d.rows for d in found):
         raise BenchError(f"the data set in {folder} is empty: tt dataset record or add brings rows")
@@ -125,7 +140,7 @@ def load_all(folder: str | Path) -> list[DataSet]:
 def path_of(folder: Path, device: str) -> Path:
     """The file of a device's rows."""
     name = re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-") or "device"
-    return folder / f"{name}.json.gz"
+    return folder / f"{name}{SUFFIX}"
 
 
 def merged(old: DataSet, new: Iterable[Operator]) -> tuple[DataSet, int]:

@@ -18,7 +18,7 @@ import numpy as np
 from tt_spec import Group, Statements, Task, concat_statements, labels, tokens
 from tt_spec.errors import PieceError
 
-from tt_bench.dataset import DataSet, Operator, load_all, path_of
+from tt_bench.dataset import SUFFIX, DataSet, Operator, load_all, path_of
 from tt_bench.errors import BenchError
 
 __all__ = ["Cache", "compute", "groups", "statements"]
@@ -65,7 +65,7 @@ def statements(folder: str | Path, data: DataSet) -> Iterator[tuple[Statements, 
 def cache_of(folder: Path, data: DataSet) -> Path:
     """The cache of a device's statements."""
     path = path_of(folder, data.device)
-    return path.with_name(path.name.removesuffix(".json.gz") + ".statements.db")
+    return path.with_name(path.name.removesuffix(SUFFIX) + ".statements.db")
 
 
 def compute(
