@@ -16,6 +16,7 @@ from tt_bench.errors import BenchError
 from tt_bench_toy import SyntheticHost, SyntheticPool, measured, space, task
 from tt_history import SqliteStore
 from tt_spec import Knob, Measurement, Realised, Space, Task, Trial, UserError
+from tt_spec.errors import PieceError
 
 LINES = [("op:a", "*"), ("op:b", "*")]
 
@@ -144,6 +145,21 @@ def test_what_is_held_out_is_never_measured_and_a_bad_line_stops_no_other(tmp_pa
     assert {chr(c[0]) for c in host.calls} == {"c"} and any("op:none" in s for s in said)
     again, _ = record(host, lines, tmp_path / "set", Plan(rows=20))
     assert again.held_out == ["held"]
+
+
+def test_an_operator_that_no_worker_can_open_costs_the_others_nothing(tmp_path, monkeypatch):
+    def realise(self, task, codes):
+        if task.name == "a":
+            raise PieceError("the backend cannot open task 'a': out of memory")
+        return whole(self, task, codes)
+
+    whole = Pool.realise
+    monkeypatch.setattr(Pool, "realise", realise)
+    done, failed = record(Host(), LINES, tmp_path / "set", Plan(rows=20))
+    assert done.rows == 20 and len(failed) == 1 and "out of memory" in failed[0]
+    monkeypatch.undo()
+    done, failed = record(Host(), LINES, tmp_path / "set", Plan(rows=20))
+    assert done.rows == 20 and not failed, "the next session tries again"
 
 
 def test_a_small_space_is_recorded_to_its_end(tmp_path):

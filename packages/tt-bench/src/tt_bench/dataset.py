@@ -1,8 +1,8 @@
 """A data set: measured rows of many operators, from which cost models learn before they meet an operator.
 
 A folder holds one file per device, `DEVICE.dataset.json.gz`, small enough to be committed: tasks with the workload from
-which programs are made again, rows, medians, errors. The statements of the programs are not in it; `tt dataset features`
-computes them into a cache beside it, `DEVICE.statements.db`.
+which programs are made again, rows, medians, errors. The statements of the programs are not in it: `tt dataset
+features` computes them into a cache beside it, `DEVICE.statements.db`.
 
 `read` gives the rows, `tt_bench.statements.groups` what a model over statements trains on.
 """

@@ -82,7 +82,7 @@ def record(
         print("stopped; everything measured is kept, and the same command goes on")
         raise typer.Exit(130)
     if failed:
-        raise BenchError(f"{len(failed)} of {len(lines)} lines could not be recorded, all others are", failed)
+        raise BenchError(f"{len(failed)} models or operators could not be recorded, all others are", failed)
 
 
 def show(

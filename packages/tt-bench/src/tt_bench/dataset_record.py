@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from tt_spec import Bar, Measurement, Plugins, Space, StoreError, Task, Trial, UserError, draw, rng_for, token, tokens
+from tt_spec.errors import PieceError
 
 from tt_bench.dataset_add import Added, add
 from tt_bench.errors import BenchError
@@ -96,7 +97,7 @@ def record(
         halt: Asked after every measurement; a text stops the recording there.
 
     Returns:
-        What became of the data set, and a line for each model that cannot be recorded.
+        What became of the data set, and a line for each model or operator that cannot be recorded.
     """
     history = folder / STORE
     try:
@@ -119,7 +120,7 @@ class Recorder:
 
     Attributes:
         held_out: Names of the operators met that no data set holds.
-        failed: A line for each model that cannot be recorded.
+        failed: A line for each model or operator that cannot be recorded.
     """
 
     def __init__(
@@ -137,6 +138,7 @@ class Recorder:
         self.began = time.monotonic()
         self._pool: Any = None
         self._opened: set[str] = set()
+        self._worked: set[int] = set()
 
     def check(self, name: str) -> None:
         """Refuse a history that holds something else, or rows of another version of TVM."""
@@ -162,17 +164,30 @@ class Recorder:
                     if task.key in seen:
                         continue
                     seen.add(task.key)
-                    self._operator(task, f"{i + 1} of {len(lines)}", (len(lines) - i - 1) / (i + 1))
-                    waiting.append((time.monotonic(), task))
+                    if self._guarded(task, lambda t, i=i: self._operator(t, i, len(lines))):
+                        waiting.append((time.monotonic(), task))
                     while waiting and time.monotonic() - waiting[0][0] >= LATER_S and not self.halt():
-                        self._again(waiting.pop(0)[1])
+                        self._guarded(waiting.pop(0)[1], self._again)
                     if self.halt():
                         return
             for _, task in waiting:
                 if not self.halt():
-                    self._again(task)
+                    self._guarded(task, self._again)
         finally:
             self._close()
+
+    def _guarded(self, task: Task, work: Callable[[Task], None]) -> bool:
+        """Whether it could be done: an operator that no worker can open costs the others nothing."""
+        try:
+            work(task)
+        except StoreError:
+            raise
+        except PieceError as e:
+            self.failed.append(f"{task.name} ({task.shapes}): {e}")
+            self.say(f"left out: {self.failed[-1]}")
+            self._close()
+            return False
+        return True
 
     # -- what to measure ------------------------------------------------------------------------------------------
 
@@ -214,7 +229,7 @@ class Recorder:
         space = next((s for s in task.spaces if s.key in spaces), None)
         return None if space is None else dataclasses.replace(task, spaces=(space,))
 
-    def _operator(self, task: Task, place: str, left: float) -> None:
+    def _operator(self, task: Task, line: int, lines: int) -> None:
         """Measure the rows of one operator that the store lacks."""
         rows = Rows(task, self.store.query(task.key, task.space.key), self.plan)
         before = rows.valid
@@ -222,12 +237,13 @@ class Recorder:
             origin, codes = asked
             rows.take(self._measure(task, codes, rows, origin))
         if rows.valid > before:
-            spent = time.monotonic() - self.began
+            self._worked.add(line)
+            each = (time.monotonic() - self.began) / len(self._worked)
             best = f", best {rows.best_s * 1e6:.1f} us" if np.isfinite(rows.best_s) else ""
             failed = rows.tried - rows.valid
             self.say(
-                f"{place}, {task.name} ({task.shapes}): {rows.tried} rows, {failed} failed{best};"
-                f" about {spent * left / 60:.0f} min left"
+                f"{line + 1} of {lines}, {task.name} ({task.shapes}): {rows.tried} rows, {failed} failed{best};"
+                f" about {each * (lines - line - 1) / 60:.0f} min left"
             )
 
     # -- measuring ------------------------------------------------------------------------------------------------
