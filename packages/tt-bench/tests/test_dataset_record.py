@@ -213,7 +213,7 @@ print("measured", len(host.calls))
 """
 
 
-def test_a_killed_recording_goes_on(tmp_path):
+def test_a_killed_recording_of_a_data_set_goes_on(tmp_path):
     def start(last: int) -> subprocess.Popen[str]:
         command = [sys.executable, "-c", KILLED, str(tmp_path / "set"), str(last)]
         return subprocess.Popen(command, cwd=Path(__file__).parent, stdout=subprocess.PIPE, text=True)
