@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, Literal
 
 import numpy as np
+from tt_bench.lessons import Lesson
 from tt_bench.recording import Pace, Recorded
 from tt_core.host import Host
-from tt_spec import Bar, Knob, Measurement, Realised, Space, Statements, Task, Trial
+from tt_spec import Bar, Group, Knob, Measurement, Prediction, Realised, Space, Statements, Task, Trial
+from tt_spec.roles import Progress
 
 
 def space(tiles: int = 6, version: str = "1") -> Space:
@@ -107,3 +114,74 @@ class SyntheticHost(Host):
 
     def cores(self):
         return 2
+
+
+class Schooled:
+    """A linear model of a program's mean statement that learns from many tasks, by gradient descent.
+
+    Args:
+        worse_after: Rounds after which it unlearns.
+    """
+
+    inputs: Literal["statements"] = "statements"
+    shared = True
+
+    def __init__(self, weights: str | Path | None = None, rounds: int = 30, worse_after: int = 1000) -> None:
+        self.weights, self.rounds, self.worse_after = weights, rounds, worse_after
+        self.learned_ = np.zeros(164)
+
+    def fit(self, groups: Sequence[Group], rng: np.random.Generator) -> None:
+        pass
+
+    def pretrain(
+        self,
+        groups: Sequence[Group],
+        rng: np.random.Generator,
+        report: Callable[[Progress], bool],
+        start: Mapping[str, np.ndarray] | None = None,
+    ) -> None:
+        seed, done = int(rng.integers(2**31)), 0
+        self.learned_ = np.zeros(164)
+        if start is not None:
+            self.learned_, done = start["w"].copy(), int(start["done"])
+        while True:
+            if done and not report(Progress(done, self.rounds, float(np.square(self.learned_).sum()), self._at(done))):
+                return
+            if done == self.rounds:
+                return
+            done += 1
+            for i in np.random.default_rng([seed, done]).permutation(len(groups)):
+                X, y = self._means(groups[i][1]), groups[i][2]
+                slope = (X - X.mean(axis=0)).T @ (y - y.mean()) / len(y)
+                self.learned_ = self.learned_ + (0.1 if done <= self.worse_after else -1.0) * slope
+
+    def _at(self, done: int) -> Callable[[], dict[str, np.ndarray]]:
+        w = self.learned_.copy()
+        return lambda: {"w": w, "done": np.array(done)}
+
+    def save(self, path: Path, card: Mapping[str, Any]) -> None:
+        path.write_text(json.dumps({"w": list(self.learned_), "card": dict(card)}))
+
+    def predict(self, task: Task, X: Any) -> Prediction:
+        return Prediction(self._means(X) @ self.learned_, np.zeros(len(X)))
+
+    def score(self, prediction: Prediction, best: float) -> np.ndarray:
+        return prediction.mean
+
+    def _means(self, X: Statements) -> np.ndarray:
+        return np.stack([X.values[a:b].mean(axis=0) for a, b in pairwise(X.offsets)])
+
+
+def school(operators: int = 10, rows: int = 60) -> list[Lesson]:
+    """Operators whose programs are the faster the larger one column of their statements, whatever the operator."""
+    found = []
+    for i in range(operators):
+        rng = np.random.default_rng([3, i])
+        t = dataclasses.replace(task(f"operator-{i}", 8), shapes=f"{i + 1}x1")
+        codes = np.stack(list(t.space.enumerate()))[:rows]
+        values = np.pad(rng.random((2 * rows, 6)), ((0, 0), (0, 158)))
+        X = Statements(values, 2 * np.arange(rows + 1), np.zeros((rows, 10)))
+        level = values[:, 3].reshape(rows, 2).sum(axis=1)
+        seconds = 1e-4 * (i + 1) / (0.2 + level) * np.exp(0.02 * rng.standard_normal(rows))
+        found.append(Lesson(f"operator-{i}", t, codes, X, seconds, "toy/2 cores"))
+    return found

@@ -149,6 +149,9 @@ class Schooled(NullSurrogate):
     def state(self, done):
         return {"w": self.learned_.copy(), "done": np.array(done)}
 
+    def foreknows(self, task):
+        return "a school" if getattr(self, "learned_", np.zeros(1)).any() else None
+
     def save(self, path, card):
         path.write_text(json.dumps({"w": list(self.learned_), "card": dict(card)}))
 
@@ -854,6 +857,15 @@ CAPABLE = {
             )
         ),
         "pretrains_on_nothing_and_on_little",
+    ),
+    ("surrogate", "just knows"): (schooled(foreknows=lambda self, task: True), "says_what_it_knows_beforehand"),
+    ("surrogate", "always knows"): (
+        schooled(foreknows=lambda self, task: "a school", pretrain=lambda self, *_: None),
+        "says_what_it_knows_beforehand",
+    ),
+    ("surrogate", "forgets when asked"): (
+        schooled(foreknows=lambda self, task: (self.__dict__.pop("learned_", None) is not None and "a school") or None),
+        "says_what_it_knows_beforehand",
     ),
     ("surrogate", "saves nothing"): (
         schooled(save=lambda self, path, card: path.write_text('{"w": [0.0]}')),

@@ -5,7 +5,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tt_spec import Measurement, Noise, Pipeline, Prediction, Proposal, Realised, Selection, Trial, VirtualClock, draw
+from tt_spec import (
+    Knob,
+    Measurement,
+    Noise,
+    Pipeline,
+    Prediction,
+    Proposal,
+    Realised,
+    Selection,
+    Space,
+    Trial,
+    VirtualClock,
+    draw,
+)
 from tt_spec.pieces.null_surrogate import NullSurrogate
 from tt_spec.pieces.random_searcher import RandomSearcher
 from tt_spec.pieces.synthetic import SyntheticMeasurer, synthetic_task
@@ -192,6 +205,51 @@ def test_failures_are_told_as_label_zero(recwarn):
     assert set(turn(p).origin) == {"random"}, "nothing is searched before something worked"
     assert p.searcher.told[1][1].max() == 1.0 and not recwarn.list
     assert len(set(p.searcher.seen_by_tell)) == 2, "every tell has randomness of its own"
+
+
+class Knows(Recorder):
+    """Learned elsewhere that high codes of the last knob are fast."""
+
+    def __init__(self, where: str | None = "a CPU"):
+        super().__init__("knobs")
+        self.where = where
+
+    def foreknows(self, task):
+        return self.where
+
+    def predict(self, task, X):
+        return Prediction(X[:, -1] if not self.fits else np.zeros(len(X)), np.zeros(len(X)))
+
+
+@pytest.mark.parametrize("role", ["surrogate", "draft"])
+def test_a_model_that_learned_elsewhere_chooses_the_first_batch(role):
+    p = pipeline(mixed_task(), **{role: Knows()})
+    first = turn(p)
+    assert set(first.origin) == {"weights"} and first.info == {"weights": "a CPU"}
+    assert np.isnan(first.predicted).all(), "what another task's rows say is no prediction of seconds here"
+    best = p.space.encode(p.space.sample(2000, np.random.default_rng(0)))[:, -1].max()
+    assert (p.space.encode(first.codes)[:, -1] == best).all()
+    second = turn(p)
+    assert "weights" not in second.origin and "search" in second.origin
+    blind = turn(pipeline(mixed_task(), **{role: Knows(None)}))
+    assert set(blind.origin) == {"random"}
+
+
+def test_algorithms_take_turns_in_a_batch_that_was_chosen_beforehand():
+    parts = Knob("space", "choice", ("a", "b"), prior=(3.0, 1.0))
+    space = Space((parts, Knob("k", "choice", tuple(range(64)))), name="a+b")
+    chosen = turn(pipeline(replace(mixed_task(), spaces=(space,)), Half(), Knows()), 8).codes
+    assert (chosen[:, 0] == 0).sum() == 6 and sorted(chosen[chosen[:, 0] == 0, 1]) == list(range(58, 64))
+    assert sorted(chosen[chosen[:, 0] == 1, 1]) == [62, 63]
+
+
+def test_refused_rows_of_the_first_batch_give_way_to_the_next_best():
+    p = pipeline(mixed_task(), programs=Fake(refuse=lambda r: r[0] == 0), draft=Knows())
+    batch = p.ask(8)
+    assert len(batch.codes) == 8 and (batch.codes[:, 0] != 0).all()
+    failed = [Measurement(p.task.key, p.space.key, tuple(r), error="run", why="crash") for r in batch.codes.tolist()]
+    p.tell(batch.id, failed)
+    assert "weights" in p.ask(8).origin, "as long as nothing ran, there is nothing else to go by"
 
 
 def test_refused_rows_are_reported_and_others_take_their_place():

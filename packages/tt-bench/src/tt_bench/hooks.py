@@ -18,7 +18,12 @@ def tt_commands() -> list[Entry]:
         Entry("dataset add", lambda: _of_datasets("add"), "Take the rows of tuning histories into a data set"),
         Entry("dataset features", lambda: _of_datasets("features"), "Compute the statements of a data set's programs"),
         Entry("dataset show", lambda: _of_datasets("show"), "Say what a data set holds and what can be learned of it"),
+        Entry("train", _train, "Train a cost model beforehand, on measured rows of many operators"),
     ]
+
+
+def _train() -> Any:
+    return import_module("tt_bench.train_command").train
 
 
 def _command(name: str) -> Any:

@@ -27,7 +27,7 @@ from tt_spec import (
 )
 from tt_spec.errors import ORIGIN, whose
 from tt_spec.pipeline import ProgramSource
-from tt_spec.roles import Prestarts, Pretrains, Progress, Saves, Surrogate
+from tt_spec.roles import Foreknows, Prestarts, Pretrains, Progress, Saves, Surrogate
 
 __all__ = ["Stopwatch", "Thinking", "ThinkingPipeline", "Thoughts", "WatchedModel", "WatchedPrograms", "WatchedRecipe"]
 
@@ -83,6 +83,9 @@ class WatchedModel:
     def prestart(self) -> None:
         if isinstance(self.model, Prestarts):
             self.model.prestart()
+
+    def foreknows(self, task: Task) -> str | None:
+        return self.model.foreknows(task) if isinstance(self.model, Foreknows) else None
 
     def fit(self, groups: Sequence[Group], rng: np.random.Generator) -> None:
         self.watch(self.model.fit, groups, rng)

@@ -21,8 +21,8 @@ from tt_spec.faults import (
     checked_selection,
 )
 from tt_spec.guidance import Guidance, Which
-from tt_spec.rng import draw, rng_for
-from tt_spec.roles import Learns, Realised, Sampler, Searcher, Surrogate
+from tt_spec.rng import draw, in_turn, rng_for
+from tt_spec.roles import Foreknows, Learns, Realised, Sampler, Searcher, Surrogate
 from tt_spec.space import Space, token, tokens
 from tt_spec.types import (
     Batch,
@@ -80,6 +80,9 @@ class Pipeline:
 
     UNLUCKY, UNLUCKY_S = 2, 1.5
     """Of `doubtful`: rows timed in another state of the machine, and how far behind the leader they may lie."""
+
+    OPENING = 1024
+    """Random rows among which a model that learned beforehand chooses a task's first ones."""
 
     FEATURE_CACHE = 4096
     FIT_ROWS = 2000
@@ -243,6 +246,9 @@ class Pipeline:
             codes, info, wanted = self._propose(n - len(chosen.rows), turn)
             n = len(chosen.rows) + wanted
             self._admit(codes, "search", chosen, invalid, n)
+        elif len(chosen.rows) < n:
+            codes, info = self._opening(n - len(chosen.rows), turn)
+            self._admit(codes, "weights", chosen, invalid, n)
         rng = rng_for(self.seed, self.task.key, "random", turn)
         for tries in range(16):  # a backend may refuse most rows: ask for more each time
             if len(chosen.rows) >= n:
@@ -252,7 +258,7 @@ class Pipeline:
                 break
         codes = np.stack(chosen.rows) if chosen.rows else np.empty((0, len(self.space.knobs)), dtype=np.int64)
         predicted = np.full(len(codes), np.nan)
-        if info and len(codes):
+        if info and len(codes) and "weights" not in info:
             predicted = self._score(self.surrogate, codes)
         if self.guidance is not None and self.guidance.info:
             info["transfer"] = dict(self.guidance.info)
@@ -323,6 +329,21 @@ class Pipeline:
         """The rows measured of this run's other tasks of the kind."""
         others = [p for p in self.peers if p is not self and p.task.op == self.task.op]
         return [found for p in others if (found := p.lent()) is not None]
+
+    def _opening(self, n: int, turn: int) -> tuple[np.ndarray, dict[str, Any]]:
+        """The task's first rows, best first by what a model learned beforehand, and remarks; no rows without such a
+        model. Algorithms take turns as among random rows, and one row in two is a spare: a backend may refuse some."""
+        for model in (self.draft, self.surrogate):
+            if isinstance(model, Foreknows):
+                with blame("surrogate", model):
+                    where = model.foreknows(self.task)
+                if where is not None:
+                    rows = draw(
+                        self.space, self._seen, self.OPENING, rng_for(self.seed, self.task.key, "opening", turn)
+                    )
+                    best = np.argsort(-self._by(model, rows).mean, kind="stable")
+                    return in_turn(self.space, self._seen, rows[best], 2 * n), {"weights": where}
+        return np.empty((0, len(self.space.knobs)), dtype=np.int64), {}
 
     def _propose(self, n: int, turn: int) -> tuple[np.ndarray, dict[str, Any], int]:
         """Rows to measure, remarks, and how many rows the batch should have with the random ones, at most `n`."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from tt_spec.space import Space, token, tokens
 
-__all__ = ["draw", "rng_for"]
+__all__ = ["draw", "in_turn", "rng_for"]
 
 
 def rng_for(seed: int, task_key: str, role: str, turn: int) -> np.random.Generator:
@@ -44,10 +44,16 @@ def draw(space: Space, seen: set[bytes] | frozenset[bytes], n: int, rng: np.rand
     return np.stack(out) if out else np.empty((0, len(space.knobs)), dtype=np.int64)
 
 
+def in_turn(space: Space, seen: set[bytes] | frozenset[bytes], rows: np.ndarray, n: int) -> np.ndarray:
+    """Up to `n` of the rows `(m, d)`, best first, the choices of a knob with a prior taking turns as in `draw`."""
+    picked = _Turns(space, seen).pick(list(rows), n)
+    return np.stack(picked) if picked else rows[:0]
+
+
 class _Turns:
     """The turns of the choices of the first knob that has a prior."""
 
-    def __init__(self, space: Space, seen: set[bytes]) -> None:
+    def __init__(self, space: Space, seen: set[bytes] | frozenset[bytes]) -> None:
         self.knob = next((i for i, k in enumerate(space.knobs) if k.prior and k.active_if is None), None)
         self.wider = 1
         if self.knob is not None:

@@ -52,6 +52,7 @@ __all__ = [
     "Checks",
     "Evaluator",
     "Expects",
+    "Foreknows",
     "Foresees",
     "Gauges",
     "Host",
@@ -364,6 +365,16 @@ class Saves(Protocol):
         Args:
             card: Plain data that goes with it: what it learned from, and how well.
         """
+        ...
+
+
+@runtime_checkable
+class Foreknows(Protocol):
+    """A cost model that may rank a task's rows before it has seen one of them, because it learned beforehand."""
+
+    def foreknows(self, task: Task) -> str | None:
+        """Where it learned, e.g. the CPU, if it can rank the task's rows before its first `fit`; else None. Raises
+        `UserError` where what it should know cannot be read."""
         ...
 
 
@@ -775,7 +786,7 @@ PROTOCOLS: dict[str, type] = {
 
 CAPABILITIES: dict[str, tuple[type, ...]] = {
     "measurer": (Prestarts, Expects, Retimes, Races, Checks, RacesModels, RunsModels),
-    "surrogate": (Prestarts, Pretrains, Saves),
+    "surrogate": (Prestarts, Pretrains, Saves, Foreknows),
     "searcher": (Learns,),
     "scheduler": (Budgeted, Foresees, Peaked),
     "stopper": (LimitsRows, LimitsTime, Bounds, Remarks),

@@ -5,16 +5,25 @@ from __future__ import annotations
 import importlib.util
 import sys
 import threading
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from tt_spec.roles import Progress
 from tt_spec.types import Group, Prediction, Statements, Task, concat_statements
 
-from tt_surrogate.pack_sum import draw_pairs, pairwise_logistic, program_ids, squared_error, sum_statements
+from tt_surrogate.beforehand import Beforehand, as_bytes, booster_of, finite, load, rows_of
+from tt_surrogate.pack_sum import program_ids, sum_statements
+from tt_surrogate.portable import Portable, all_columns
+from tt_surrogate.trees import Growth, KnobRanks, KnobSquares, Programs
+from tt_surrogate.weights import WeightsError
 
 __all__ = ["XGB"]
+
+_FEW = 8
+"""Measured rows that outweigh what was learned beforehand."""
 
 
 class XGB:
@@ -38,6 +47,10 @@ class XGB:
     Tasks are learned together where their columns mean the same: always over statements; over knobs, where the knobs'
     names and kinds agree (one template, several shapes).
 
+    With `weights` it ranks rows before it has seen one, of the kinds of operator that they know. A fit goes on from
+    there: the trees of before stay, brought to the task's labels by a line over knobs, and new ones learn the rest.
+    Over knobs only regression has weights, whose columns are those of `tt_surrogate.portable`.
+
     Args:
         inputs: "knobs" or "statements". (default: "knobs")
         objective: "rank" (only the order of labels within a task counts) or "regression". Over knobs "rank" is
@@ -56,10 +69,12 @@ class XGB:
         partners: "rank" compares each program with about this many others, so that time grows with n and not with
             n^2. (default: 64)
         threads: 0 means all. (default: 1, so that timing on the same machine is not disturbed)
+        weights: "shipped", a file of `tt train`, or "none". (default: "none")
     """
 
     inputs: Literal["knobs", "statements"]
     shared: bool
+    objective: Literal["rank", "regression"]
 
     def __init__(
         self,
@@ -75,6 +90,7 @@ class XGB:
         least_weight: float = 0.3,
         partners: int = 64,
         threads: int = 1,
+        weights: str | Path | None = None,
     ) -> None:
         if inputs not in ("knobs", "statements"):
             raise ValueError(f"inputs must be 'knobs' or 'statements', got {inputs!r}")
@@ -86,23 +102,64 @@ class XGB:
         self.inputs = inputs
         self.objective = objective or ("regression" if on_knobs else "rank")
         self.shared = not on_knobs if shared is None else shared
-        self.rounds = (100 if on_knobs else 60) if rounds is None else rounds
-        self.max_depth = (3 if on_knobs else 4) if max_depth is None else max_depth
-        self.eta, self.gamma, self.min_child_weight, self.reg_lambda = eta, gamma, min_child_weight, reg_lambda
         self.least_weight, self.partners, self.threads = least_weight, partners, threads
+        self.rounds = (100 if on_knobs else 60) if rounds is None else rounds
+        depth = (3 if on_knobs else 4) if max_depth is None else max_depth
+        self._grow = Growth(self.rounds, depth, eta, gamma, min_child_weight, reg_lambda, threads)
+        self.weights = None if weights == "none" else weights
+        self._learned: Beforehand | None = None
+        self._loaded: tuple[str | Path | None, Beforehand | None] = (None, None)
 
     def prestart(self) -> None:
         """Load XGBoost beside what is done meanwhile: its first import takes 1.5 s of a core, 10 s from a cold disk."""
         if "xgboost" not in sys.modules:
             threading.Thread(target=importlib.import_module, args=("xgboost",), daemon=True).start()
 
+    def foreknows(self, task: Task) -> str | None:
+        before = self._before()
+        return None if before is None or not before.knows(task) else str(before.card.get("device", "this run"))
+
+    def pretrain(
+        self,
+        groups: Sequence[Group],
+        rng: np.random.Generator,
+        report: Callable[[Progress], bool],
+        start: Mapping[str, np.ndarray] | None = None,
+    ) -> None:
+        seed, school = int(rng.integers(2**31)), _clean(groups)
+        if self.inputs == "knobs" and self.objective == "rank":
+            raise WeightsError("xgb over knobs learns beforehand with objective=regression only")
+        school = [g for g in school if g[2].any()]
+        if not school:
+            return
+        if start is not None and "trees" not in start:
+            raise WeightsError("this checkpoint is of another model: begin again")
+        ops = tuple(sorted({task.op for task, *_ in school}))
+        columns = tuple(all_columns(task for task, *_ in school)) if self.inputs == "knobs" else ()
+        problem = self._programs(school, seed) if self.inputs == "statements" else _squares(school, columns)
+        operator = isinstance(problem, Programs) and problem.operator
+
+        def told(booster: Any, done: int, loss: float) -> bool:
+            self._learned = Beforehand(booster, self.inputs, self.objective, ops, columns, operator)
+            return report(Progress(done, self.rounds, loss, lambda: {"trees": as_bytes(booster)}))
+
+        before = booster_of(start["trees"]) if start is not None else None
+        if before is None or told(before, before.num_boosted_rounds(), 0.0):
+            self._grow(problem, seed, before, told)
+        if self._learned is not None:
+            self._learned = replace(self._learned, raw=as_bytes(self._learned.booster))
+
+    def save(self, path: Path, card: Mapping[str, Any]) -> None:
+        before = self._before()
+        if before is None:
+            raise WeightsError(f"{path}: nothing was learned that could be written")
+        before.save(path, card)
+
     def fit(self, groups: Sequence[Group], rng: np.random.Generator) -> None:
         seed = int(rng.integers(2**31))
         alike: dict[Hashable, list[Group]] = {}
-        for task, X, y in groups:
-            if len(X):
-                y = np.nan_to_num(np.asarray(y, dtype=np.float64), nan=0.0, posinf=0.0, neginf=0.0)
-                alike.setdefault(self._columns(task, X), []).append((task, X, y))
+        for task, X, y in _clean(groups):
+            alike.setdefault(self._columns(task, X), []).append((task, X, y))
         self.models_: dict[Hashable, _Model] = {}
         for columns, some in alike.items():
             if any(y.any() for _, _, y in some):
@@ -113,9 +170,12 @@ class XGB:
     def predict(self, task: Task, X: Any) -> Prediction:
         mean, std = np.zeros(len(X)), np.zeros(len(X))
         model = getattr(self, "models_", {}).get(self._columns(task, X))
-        if model is None or not len(X):
+        if not len(X):
             return Prediction(mean, std)
-        raw = model.raw(X)
+        if model is None:
+            before = self._before()
+            return Prediction(mean if before is None else _Model(None, before).raw(task, X), std)
+        raw = model.raw(task, X)
         if self.objective == "regression":
             return Prediction(raw, std)
         low, high = model.ranges.get(task.key, model.overall)
@@ -124,6 +184,12 @@ class XGB:
     def score(self, prediction: Prediction, best: float) -> np.ndarray:
         return prediction.mean
 
+    def _before(self) -> Beforehand | None:
+        """What was learned beforehand, here or in the file of `weights`."""
+        if self._learned is None and self.weights is not None and self.weights != self._loaded[0]:
+            self._loaded = self.weights, load(self.weights, self.inputs, self.objective)
+        return self._learned or self._loaded[1]
+
     def _columns(self, task: Task, X: Any) -> Hashable:
         """The meaning of the columns of X; only tasks that agree in it are learned together."""
         if self.inputs == "statements":
@@ -131,74 +197,40 @@ class XGB:
         return np.shape(X)[1], *((k.name, k.kind) for k in task.space.knobs)
 
     def _fit_knobs(self, groups: list[Group], seed: int) -> _Model:
-        from xgboost import QuantileDMatrix
-
-        X, y = _finite(np.concatenate([X for _, X, _ in groups])), np.concatenate([y for _, _, y in groups])
-        if self.objective == "regression":
-            return _Model(self._train(QuantileDMatrix(X, y, nthread=self.threads), seed, "reg:squarederror"))
-        task = np.repeat(np.arange(len(groups)), [len(y) for _, _, y in groups])
-        return _Model(
-            self._train(
-                QuantileDMatrix(X, y, qid=task, nthread=self.threads),
-                seed,
-                "rank:pairwise",
-                lambdarank_pair_method="mean",  # "topk" never compares failures with middling rows
-                lambdarank_num_pair_per_sample=self.partners,
-                lambdarank_normalization=False,
-            )
-        )
+        X, y = finite(np.concatenate([X for _, X, _ in groups])), np.concatenate([y for *_, y in groups])
+        if self.objective == "rank":
+            tasks = np.repeat(np.arange(len(groups)), [len(y) for *_, y in groups])
+            return _Model(self._grow(KnobRanks(X, y, tasks, self.partners), seed))
+        before = self._before()
+        if before is None or not any(before.knows(task) for task, *_ in groups):
+            return _Model(self._grow(KnobSquares(X, y), seed))
+        known = np.concatenate([before.margins(task, X) for task, X, _ in groups])
+        line = _line(known, y)
+        return _Model(self._grow(KnobSquares(X, y, line[0] + line[1] * known), seed), before, line)
 
     def _fit_statements(self, groups: list[Group], seed: int) -> _Model:
-        from xgboost import QuantileDMatrix
-
-        programs, y = concat_statements([X for _, X, _ in groups]), np.concatenate([y for _, _, y in groups])
-        sizes = [len(y) for _, _, y in groups]
-        n, ids, operator = len(y), program_ids(programs.offsets), bool(np.any(programs.operator))
-        if not len(ids):
+        before = self._before()
+        problem = self._programs(groups, seed, before)
+        if not len(problem.ids):
             return _Model(None)
-        rng = np.random.default_rng(seed)
-        weight = np.maximum(y, self.least_weight)
-        regression = self.objective == "regression"
-        # A leaf may move all statements of a program at once, so the sum moves by as many steps: without this factor
-        # (it bounds the full Hessian by a diagonal) programs of many statements overshoot and diverge.
-        together = np.diff(programs.offsets)
-
-        def bias(F: np.ndarray) -> float:
-            return float(np.average(y - F, weights=weight)) if regression else 0.0
-
-        def objective(f: np.ndarray, _: Any) -> tuple[np.ndarray, np.ndarray]:
-            F = sum_statements(f, ids, n)
-            if regression:
-                _, grad, bend = squared_error(F + bias(F), y, weight)
-            else:
-                better, worse = draw_pairs(y, sizes, self.partners // 2, rng)
-                gain = 2.0 ** y[better] - 2.0 ** y[worse]
-                _, grad, bend = pairwise_logistic(F, better, worse, gain * (n / max(gain.sum(), 1e-9)))
-                bend = 2.0 * bend  # both ends of a pair move: the same bound
-            return grad[ids], np.maximum((bend * together)[ids], 1e-6)
-
-        matrix = QuantileDMatrix(_rows(programs, operator), nthread=self.threads)
-        model = _Model(self._train(matrix, seed, "reg:squarederror", objective, base_score=0.0), operator=operator)
-        model.bias = bias(model.raw(programs))
+        model = _Model(self._grow(problem, seed), before, operator=problem.operator)
+        sums = [model.raw(task, X) for task, X, _ in groups]
+        model.bias = problem.bias(np.concatenate(sums))
         return model
 
-    def _train(self, matrix: Any, seed: int, objective: str, custom: Any = None, **more: Any) -> Any:
-        import xgboost
-
-        params = {
-            "objective": objective,
-            "max_depth": self.max_depth,
-            "eta": self.eta,
-            "gamma": self.gamma,
-            "min_child_weight": self.min_child_weight,
-            "lambda": self.reg_lambda,
-            "tree_method": "hist",
-            "seed": seed,
-            "nthread": self.threads,
-            "verbosity": 0,
-            **more,
-        }
-        return xgboost.train(params, matrix, self.rounds, obj=custom)
+    def _programs(self, groups: list[Group], seed: int, before: Beforehand | None = None) -> Programs:
+        X, y = concat_statements([X for _, X, _ in groups]), np.concatenate([y for *_, y in groups])
+        return Programs(
+            X,
+            y,
+            [len(y) for *_, y in groups],
+            self.objective,
+            None if before is None else np.concatenate([before.margins(task, X) for task, X, _ in groups]),
+            operator=bool(np.any(X.operator)),
+            least_weight=self.least_weight,
+            partners=self.partners,
+            seed=seed,
+        )
 
 
 @dataclass
@@ -206,7 +238,9 @@ class _Model:
     """Trees, and everything else that a score needs.
 
     Args:
-        booster: XGBoost's; None where there was no statement to learn from.
+        booster: XGBoost's; None where there was nothing to learn from.
+        before: Trees of before, whose scores are added.
+        line: What is done to the scores of before over knobs: intercept and slope.
         bias: Added to every program's sum.
         operator: Whether the operator's features follow each statement's.
         ranges: Smallest and largest raw score in training by task key.
@@ -214,42 +248,56 @@ class _Model:
     """
 
     booster: Any
+    before: Beforehand | None = None
+    line: tuple[float, float] = (0.0, 1.0)
     bias: float = 0.0
     operator: bool = False
     ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
     overall: tuple[float, float] = (0.0, 0.0)
 
-    def raw(self, X: Any) -> np.ndarray:
+    def raw(self, task: Task, X: Any) -> np.ndarray:
         """Scores `(n,)` in the model's own unit."""
+        known = 0.0 if self.before is None else self.line[0] + self.line[1] * self.before.margins(task, X)
         if not isinstance(X, Statements):
-            return self._trees(_finite(X))
-        f = self._trees(_rows(X, self.operator))
+            return known + self._trees(finite(X))
+        f = known + self._trees(rows_of(X, self.operator))
         return self.bias + sum_statements(f, program_ids(X.offsets), len(X))
 
     def note_ranges(self, groups: list[Group]) -> None:
         for task, X, _ in groups:
-            raw = self.raw(X)
+            raw = self.raw(task, X)
             self.ranges[task.key] = float(raw.min()), float(raw.max())
         self.overall = min(low for low, _ in self.ranges.values()), max(high for _, high in self.ranges.values())
 
     def _trees(self, rows: np.ndarray) -> np.ndarray:
         if self.booster is None or not len(rows):
             return np.zeros(len(rows))
-        f = self.booster.inplace_predict(rows, predict_type="margin", validate_features=False)
+        base = None if self.before is None else np.zeros(len(rows))  # else it would add the mean of its margins
+        f = self.booster.inplace_predict(rows, predict_type="margin", validate_features=False, base_margin=base)
         return f.astype(np.float64)
 
 
-def _rows(X: Statements, operator: bool) -> np.ndarray:
-    """Features of each statement, `(total, 164)` or, with the operator's, `(total, 174)` float32."""
-    values = _finite(X.values)
-    if not operator:
-        return values
-    return np.concatenate([values, _finite(X.operator)[program_ids(X.offsets)]], axis=1)
+def _squares(groups: list[Group], columns: Sequence[str]) -> KnobSquares:
+    """All tasks' rows in columns that they share."""
+    X = [Portable(task, columns)(finite(X)) for task, X, _ in groups]
+    return KnobSquares(np.concatenate(X), np.concatenate([y for *_, y in groups]))
 
 
-def _finite(X: Any) -> np.ndarray:
-    """X as float32, with NaN, which XGBoost takes as missing, for everything that is not a finite number."""
-    with np.errstate(over="ignore"):
-        X = np.asarray(X, dtype=np.float32)
-    ok = np.isfinite(X)
-    return X if ok.all() else np.where(ok, X, np.float32("nan"))
+def _clean(groups: Sequence[Group]) -> list[Group]:
+    """Groups that have rows, with failures' labels 0."""
+    return [
+        (task, X, np.nan_to_num(np.asarray(y, dtype=np.float64), nan=0.0, posinf=0.0, neginf=0.0))
+        for task, X, y in groups
+        if len(X)
+    ]
+
+
+def _line(known: np.ndarray, y: np.ndarray) -> tuple[float, float]:
+    """Intercept and slope that bring scores of before to the labels: least squares, drawn towards slope 1 as by
+    `_FEW` rows that said so, and never below 0."""
+    x, spread = known - known.mean(), known.var()
+    if spread == 0.0:
+        return float(y.mean() - known.mean()), 1.0
+    slope = (x @ (y - y.mean()) + _FEW * spread) / (x @ x + _FEW * spread)
+    slope = min(max(float(slope), 0.0), 2.0)
+    return float(y.mean() - slope * known.mean()), slope

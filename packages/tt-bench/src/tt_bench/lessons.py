@@ -1,0 +1,113 @@
+"""What cost models learn from beforehand: measured rows of many operators with their programs' statements."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tt_spec import Group, Statements, Task, labels
+
+from tt_bench import files
+from tt_bench.errors import BenchError
+
+__all__ = ["Lesson", "data_hash", "read", "split"]
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """One operator's rows on one device.
+
+    Args:
+        name: To choose it by: "resnet18-64-sketch/conv2d".
+        task: With the rows' space as its only one.
+        codes: `(n, d)` rows that have a program.
+        statements: Of each row.
+        seconds: Medians `(n,)`, inf for failures.
+        device: Fingerprint of the machine.
+    """
+
+    name: str
+    task: Task
+    codes: np.ndarray
+    statements: Statements
+    seconds: np.ndarray
+    device: str
+
+    @property
+    def operator(self) -> tuple[str, str]:
+        """Kind and shapes: one operator in several spaces and on several devices is one."""
+        return self.task.op, self.task.shapes
+
+    def features(self, inputs: str) -> Any:
+        """What a model reads, "knobs" or "statements"."""
+        return self.statements if inputs == "statements" else self.task.space.encode(self.codes)
+
+    def group(self, inputs: str) -> Group:
+        """Training data: labels are best / seconds."""
+        return self.task, self.features(inputs), labels(self.seconds)
+
+
+def read(folders: Sequence[str | Path]) -> list[Lesson]:
+    """Every operator of some folders with at least two rows. Raises `BenchError`.
+
+    A folder holds recordings of `tt record` (`.json.gz`, `.json`).
+    """
+    found: list[Lesson] = []
+    for folder in map(Path, folders):
+        if not folder.is_dir():
+            raise BenchError(f"no folder {folder}: give one with recordings, or with a data set")
+        for path in _recordings(folder):
+            found += _of_recording(path)
+    if not found:
+        names = ", ".join(map(str, folders))
+        raise BenchError(f"nothing to learn from in {names}: no operator has two rows with statements")
+    return found
+
+
+def _recordings(folder: Path) -> list[Path]:
+    return sorted(p for p in folder.iterdir() if p.name.endswith((".json.gz", ".json")) and p.is_file())
+
+
+def _of_recording(path: Path) -> list[Lesson]:
+    recording, found = files.load(path), []
+    for part in recording.parts:
+        X, ok = part.statements_of(list(range(len(part.rows))))
+        if ok.sum() > 1:
+            name = f"{path.name.split('.')[0]}/{part.whole.name}"
+            codes = part.widen(part.rows)[ok]
+            found.append(Lesson(name, part.whole, codes, X, part.latency[ok], recording.device))
+    return found
+
+
+def split(
+    lessons: Sequence[Lesson], patterns: Sequence[str], matches: Callable[[str, str], bool], share: float, seed: int
+) -> tuple[list[Lesson], list[Lesson]]:
+    """Lessons to learn from, and those kept apart: whole operators, in all their spaces and on all devices.
+
+    Args:
+        patterns: Of names; none draws operators by the seed.
+        matches: `matches(name, pattern)`.
+        share: Of the operators that are drawn.
+    """
+    operators = sorted({x.operator for x in lessons})
+    if patterns:
+        apart = {x.operator for x in lessons if any(matches(x.name, p) for p in patterns)}
+    else:
+        drawn = np.random.default_rng(seed).permutation(len(operators))[: int(share * len(operators))]
+        apart = {operators[i] for i in drawn}
+    return [x for x in lessons if x.operator not in apart], [x for x in lessons if x.operator in apart]
+
+
+def data_hash(lessons: Iterable[Lesson]) -> str:
+    """SHA-256 of the rows, their seconds and statements, in whatever order they were read."""
+    parts = []
+    for x in lessons:
+        digest = hashlib.sha256(f"{x.task.key}\0{x.task.space.key}\0{x.device}\0".encode())
+        for values in (x.codes, x.seconds, x.statements.values, x.statements.offsets, x.statements.operator):
+            digest.update(np.ascontiguousarray(values).tobytes())
+        parts.append(digest.hexdigest())
+    return hashlib.sha256("".join(sorted(parts)).encode()).hexdigest()

@@ -1,0 +1,199 @@
+"""`tt train` on lessons whose truth is known."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tt_bench import files, lessons
+from tt_bench.errors import BenchError
+from tt_bench.recording import Recording
+from tt_bench.train import Training, checkpoint_of, train
+from tt_bench_toy import Schooled, recorded, school, task
+from tt_spec import Plugins, UserError, hookimpl
+from tt_spec.hooks import Entry
+from tt_spec.pieces.null_surrogate import NullSurrogate
+
+HERE = Path(__file__).parent
+
+
+def plugins(**models):
+    class Hooks:
+        @hookimpl
+        def tt_surrogates(self):
+            return [Entry(name, build) for name, build in {"schooled": Schooled, **models}.items()]
+
+    return Plugins([("toy", Hooks())], installed=False)
+
+
+def what(tmp_path, **more):
+    return Training((), "schooled", tmp_path / "w", **{"options": {"rounds": 30}, **more})
+
+
+def test_a_model_that_learns_ranks_operators_that_it_never_saw(tmp_path):
+    said = []
+    done = train(what(tmp_path), plugins(), data=school(), say=said.append)
+    apart = done.card["metrics"]["apart"]
+    assert apart["operators"] == 2 and apart["pairs"][0] > 0.9
+    assert apart["best of 16"][0] > apart["best of 16 by chance"][0]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["w", "w.md"], "the checkpoint is gone"
+    assert json.loads((tmp_path / "w").read_text())["card"] == done.card, "the card is in the file"
+    assert said[0] == "schooled learns from 480 rows of 8 operators; kept apart: 120 rows of 2 operators"
+    assert "of pairs kept apart" in said[1]
+
+
+def test_the_card_says_where_the_weights_come_from(tmp_path):
+    data = school()
+    card = train(what(tmp_path, seed=4), plugins(), data=data).card
+    assert card["data"]["sha256"] == lessons.data_hash(data[::-1]) != lessons.data_hash(data[1:])
+    assert card["data"]["cpus"] == ["toy/2 cores"] and card["data"]["rows"] == 600
+    assert card["seed"] == 4 and card["options"] == {"rounds": 30} and "numpy" in card["versions"]
+    page = (tmp_path / "w.md").read_text()
+    for text in (card["data"]["sha256"], "toy/2 cores", *card["split"]["operators_apart"], "best of 16"):
+        assert text in page
+
+
+def test_shuffled_labels_teach_nothing(tmp_path):
+    data, rng = school(operators=20), np.random.default_rng(0)
+    shuffled = [dataclasses.replace(x, seconds=rng.permutation(x.seconds)) for x in data]
+    done = train(what(tmp_path), plugins(), data=shuffled)
+    low, high = done.card["metrics"]["apart"]["pairs"][1:]
+    assert low - 0.03 < 0.5 < high + 0.03 and high < 0.6
+
+
+def test_operators_are_kept_apart_whole(tmp_path):
+    data = school()
+    twins = [dataclasses.replace(x, name=f"{x.name}-other", device="other cpu") for x in data]
+    train_on, apart = lessons.split([*data, *twins], ["operator-3"], lambda name, p: name == p, 0.2, 0)
+    assert {x.name for x in apart} == {"operator-3", "operator-3-other"}, "on every device"
+    assert len(train_on) == 18
+    drawn = [{x.name for x in lessons.split(data, [], str.__eq__, 0.2, seed)[1]} for seed in (0, 0, 1)]
+    assert drawn[0] == drawn[1] != drawn[2] and len(drawn[0]) == 2
+
+
+def test_it_ends_where_nothing_gets_better_and_keeps_the_best_round(tmp_path):
+    done = train(what(tmp_path, options={"rounds": 30, "worse_after": 5}, patience=4), plugins(), data=school())
+    training = done.card["training"]
+    best = training["best_round"]
+    assert 1 <= best <= 5 and training["rounds"] == best + 4 and "no better round in 4" in training["ended"]
+    whole = train(what(tmp_path, options={"rounds": best}), plugins(), data=school())
+    assert whole.card["metrics"] == done.card["metrics"], "what is written is the best round"
+
+
+def test_an_interrupt_keeps_what_was_learned_and_the_same_command_goes_on(tmp_path):
+    asked, said = [], []
+
+    def halt():
+        asked.append(0)
+        return "interrupted" if len(asked) == 7 else None
+
+    done = train(what(tmp_path), plugins(), data=school(), halt=halt)
+    assert done.stopped and [p.name for p in tmp_path.iterdir()] == ["w.checkpoint"]
+    again = train(what(tmp_path), plugins(), data=school(), say=said.append)
+    assert said[1].startswith("goes on after round 7") and said[2].startswith("round 8 of 30")
+    whole = train(what(tmp_path / ".."), plugins(), data=school())
+    assert again.card == whole.card, "as if it had never stopped"
+
+
+KILLED = """
+import sys, time
+from pathlib import Path
+import tt_bench.train as train
+from tt_bench_toy import Schooled, school
+from test_train import plugins, what
+
+def say(text):
+    print(text, flush=True)
+    if text.startswith("round 5 ") and sys.argv[2] == "slow":
+        time.sleep(1000)
+
+train.EVERY_S = 0.0
+train.train(what(Path(sys.argv[1])), plugins(), data=school(), say=say)
+"""
+
+
+def test_kill_9_loses_nothing(tmp_path):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])}
+    command = [sys.executable, "-c", KILLED, str(tmp_path)]
+    slow = subprocess.Popen([*command, "slow"], stdout=subprocess.PIPE, text=True, env=environment)
+    assert slow.stdout is not None
+    for line in slow.stdout:
+        if line.startswith("round 5 "):
+            break
+    slow.send_signal(signal.SIGKILL)
+    slow.wait(30)
+    assert not (tmp_path / "w").exists() and checkpoint_of(tmp_path / "w").exists()
+    done = subprocess.run([*command, "fast"], capture_output=True, text=True, env=environment, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "goes on after round 4" in done.stdout and "round 4 of" not in done.stdout.split("goes on")[1]
+    (tmp_path / "whole").mkdir()
+    train(what(tmp_path / "whole"), plugins(), data=school())
+    assert (tmp_path / "w").read_bytes() == (tmp_path / "whole" / "w").read_bytes(), "as if it had never stopped"
+
+
+def test_a_checkpoint_of_something_else_or_damaged_is_one_line(tmp_path):
+    calls = iter([None, "interrupted"])
+    train(what(tmp_path), plugins(), data=school(), halt=lambda: next(calls))
+    kept = checkpoint_of(tmp_path / "w")
+    for other in ({"seed": 3}, {"options": {"rounds": 31}}, {"patience": 2}):
+        with pytest.raises(BenchError, match="other data, options or seed"):
+            train(what(tmp_path, **other), plugins(), data=school())
+    raw = kept.read_bytes()
+    for bad in (raw[:-40], raw[:9], b"", b"\x80\x04K\x01."):
+        kept.write_bytes(bad)
+        with pytest.raises(BenchError, match="delete it to begin anew") as e:
+            train(what(tmp_path), plugins(), data=school())
+        assert "\n" not in str(e.value)
+
+
+def test_what_cannot_be_trained_is_one_line_with_its_exit_code(tmp_path):
+    def refused(code, *words, **more):
+        models = {"null": NullSurrogate}
+        with pytest.raises(UserError) as e:
+            train(Training(**{"folders": (), "model": "schooled", "out": tmp_path / "w", **more}), plugins(**models))
+        text = str(e.value)
+        assert e.value.exit_code == code and "\n" not in text and all(w in text for w in words), text
+
+    refused(2, "lacks pretrain (Pretrains)", "(Saves)", model="null")
+    refused(2, "no surrogate is called 'shooled'", model="shooled")
+    refused(2, "no option 'round'", options={"round": 3})
+    refused(2, "begins with none", options={"weights": "w"})
+    refused(6, "no folder", folders=(str(tmp_path / "none"),))
+    refused(6, "nothing to learn from", folders=(str(tmp_path),))
+    refused(6, "its folder does not exist", out=tmp_path / "none" / "w")
+    (tmp_path / "x.json").write_text("{")
+    refused(6, "not readable as JSON", folders=(str(tmp_path),))
+    with pytest.raises(BenchError, match="matches no operator"):
+        train(what(tmp_path, hold_out=("conv*",)), plugins(), data=school())
+    with pytest.raises(BenchError, match="every operator is held out"):
+        train(what(tmp_path, hold_out=("*",)), plugins(), data=school())
+
+
+def test_a_broken_model_is_named(tmp_path):
+    class Rubbish(Schooled):
+        def predict(self, task, X):
+            raise ZeroDivisionError("oh")
+
+    with pytest.raises(UserError, match=r"surrogate 'rubbish' of toy .* failed: ZeroDivisionError: oh"):
+        train(Training((), "rubbish", tmp_path / "w"), plugins(rubbish=Rubbish), data=school())
+
+
+def test_recordings_are_read_with_what_failed(tmp_path):
+    parts = (recorded(task("a", 6)), recorded(task("b", 8)))
+    files.write_t4(Recording("op:toy", "template", parts, "toy/2 cores", {"tvm": "0"}), tmp_path / "r.json.gz")
+    (tmp_path / "README.md").write_text("not a recording")
+    found = lessons.read([tmp_path])
+    assert [x.name for x in found] == ["r/a", "r/b"] and found[0].device == "toy/2 cores"
+    first = found[0]
+    assert len(first.codes) == len(first.statements) == len(first.seconds) > 50
+    best = first.codes[first.seconds.argmin()]
+    assert parts[0].latency[parts[0].index[best.astype(np.int64).tobytes()]] == parts[0].best_s
+    name, X, y = first.group("knobs")
+    assert name is first.task and X.shape[0] == len(y) and y.max() == 1.0
