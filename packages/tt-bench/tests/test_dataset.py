@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tt_bench import dataset, statements
+from tt_bench import dataset, files, lessons, statements
 from tt_bench.dataset_add import add
 from tt_bench.errors import BenchError
 from tt_bench.held_out import held_out, signature, signatures
 from tt_bench_toy import SyntheticHost, SyntheticPool, measured, task
 from tt_history import SqliteStore
-from tt_spec import Measurement, Statements, Task
+from tt_spec import Measurement, Statements, Task, labels
 from tt_spec.errors import PieceError
 
 DEVICE = "toy/2 cores"
@@ -241,6 +241,19 @@ def test_statements_are_computed_once_and_are_those_of_their_rows(folder, monkey
         assert values.values[values.offsets[:-1], 0].tolist() == codes[ok].sum(axis=1).tolist()
         assert (values.operator == 1).all()
         assert y.max() <= 1 and (y == 0).tolist() == np.isinf(seconds[ok]).tolist()
+
+
+def test_a_cost_model_is_trained_on_data_sets_and_recordings_of_one_folder(tmp_path, folder, recording):
+    with pytest.raises(BenchError, match="have no statements: tt dataset features"):
+        lessons.read([folder])
+    statements.compute(CountingHost(), folder)
+    found = lessons.read([folder])
+    assert [x.name for x in found] == ["toy-2-cores/a 1x1", "toy-2-cores/b 1x1"]
+    for x, (t, values, y) in zip(found, statements.groups(folder), strict=True):
+        assert x.task.key == t.key and x.device == DEVICE and len(x.codes) == len(x.statements) == len(y)
+        assert (x.statements.values == values.values).all() and (labels(x.seconds) == y).all()
+    files.write_t4(recording, folder / "r.json.gz")
+    assert len(lessons.read([folder])) == 4
 
 
 def test_rows_added_later_are_all_that_is_computed(tmp_path, folder):

@@ -37,14 +37,14 @@ MOST = 256 << 20
 def groups(folder: str | Path) -> list[Group]:
     """Training data for a model over statements: `(task, Statements, labels)` per operator and device.
 
-    Labels are best / seconds of the operator's rows on that device, failures 0; rows whose program could not be made
+    Labels are best / seconds of those rows, failures 0; rows whose program could not be made
     are left out, and operators with fewer than two rows left. Raises `BenchError` where statements are missing.
     """
     found: list[Group] = []
     for data in load_all(folder):
         for operator, (values, ok) in zip(data.operators, statements(folder, data), strict=True):
             if ok.sum() > 1:
-                found.append((operator.task, values, labels(operator.seconds)[ok]))
+                found.append((operator.task, values, labels(operator.seconds[ok])))
     return found
 
 
