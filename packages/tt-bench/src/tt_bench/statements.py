@@ -37,8 +37,8 @@ MOST = 256 << 20
 def groups(folder: str | Path) -> list[Group]:
     """Training data for a model over statements: `(task, Statements, labels)` per operator and device.
 
-    Labels are best / seconds of those rows, failures 0; rows whose program could not be made
-    are left out, and operators with fewer than two rows left. Raises `BenchError` where statements are missing.
+    Rows whose program could not be made are left out, and operators with fewer than two rows left. Labels are best /
+    seconds of the rows that stay, failures 0. Raises `BenchError` where statements are missing.
     """
     found: list[Group] = []
     for data in load_all(folder):
