@@ -104,7 +104,7 @@ class SyntheticHost(Host):
         return SimpleNamespace(target="toy", tasks=[task("layer", self.tiles)])
 
     def measurer(self, evaluator=None, threads=None):
-        return SyntheticPool(evaluator.runs, self.calls)
+        return SyntheticPool(evaluator.runs if evaluator else 1, self.calls)
 
     def device(self, target):
         return "toy/2 cores"

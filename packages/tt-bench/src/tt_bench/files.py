@@ -19,7 +19,7 @@ from tt_bench import atomic, t4
 from tt_bench.errors import BenchError
 from tt_bench.recording import Pace, Recorded, Recording
 
-__all__ = ["FORMAT", "StatementTable", "load", "read_history", "write_t4"]
+__all__ = ["FORMAT", "StatementTable", "load", "read_history", "unzipped", "write_t4"]
 
 MOST = 512 << 20
 """Bytes of an unpacked recording at most: a small file may claim to be any size."""
@@ -39,18 +39,19 @@ def load(path: str | Path) -> Recording:
         return read_history(path)
     try:
         raw = path.read_bytes()
-        text = _unzipped(raw, path) if raw[:2] == b"\x1f\x8b" else raw
+        text = unzipped(raw, path) if raw[:2] == b"\x1f\x8b" else raw
         data = json.loads(text)
     except (OSError, EOFError, zlib.error, ValueError, RecursionError) as e:
         raise BenchError(f"{path}: not readable as JSON ({e}); it may be truncated: record or copy it again") from e
     return t4.read(data, str(path), FORMAT)
 
 
-def _unzipped(raw: bytes, path: Path) -> bytes:
+def unzipped(raw: bytes, path: Path) -> bytes:
+    """The content of a gzip file, bounded. Raises `BenchError`, `OSError`, `EOFError` or `zlib.error`."""
     with gzip.GzipFile(fileobj=io.BytesIO(raw)) as opened:
         text = opened.read(MOST + 1)
     if len(text) > MOST:
-        raise BenchError(f"{path}: more than {MOST >> 20} MB once it is unpacked, which no recording has")
+        raise BenchError(f"{path}: more than {MOST >> 20} MB once it is unpacked, which no file of tt-bench has")
     return text
 
 

@@ -14,6 +14,10 @@ def tt_commands() -> list[Entry]:
         Entry("record", lambda: _command("record"), "Measure a model's candidates once, for replay"),
         Entry("bench", lambda: _command("bench"), "Compare recipes on recordings, over seeds"),
         Entry("report", lambda: _command("report"), "Draw a tuning run, or a comparison of tt bench, as a page"),
+        Entry("dataset record", lambda: _of_datasets("record"), "Measure rows of a list of operators, for cost models"),
+        Entry("dataset add", lambda: _of_datasets("add"), "Take the rows of tuning histories into a data set"),
+        Entry("dataset features", lambda: _of_datasets("features"), "Compute the statements of a data set's programs"),
+        Entry("dataset show", lambda: _of_datasets("show"), "Say what a data set holds and what can be learned of it"),
         Entry("train", _train, "Train a cost model beforehand, on measured rows of many operators"),
     ]
 
@@ -24,3 +28,7 @@ def _train() -> Any:
 
 def _command(name: str) -> Any:
     return getattr(import_module("tt_bench.commands"), name)
+
+
+def _of_datasets(name: str) -> Any:
+    return getattr(import_module("tt_bench.dataset_commands"), name)

@@ -12,7 +12,9 @@ import numpy as np
 from tt_spec import Group, Statements, Task, labels
 
 from tt_bench import files
+from tt_bench.dataset import SUFFIX, DataSet, load_all, path_of
 from tt_bench.errors import BenchError
+from tt_bench.statements import statements
 
 __all__ = ["Lesson", "data_hash", "read", "split"]
 
@@ -54,7 +56,7 @@ class Lesson:
 def read(folders: Sequence[str | Path]) -> list[Lesson]:
     """Every operator of some folders with at least two rows. Raises `BenchError`.
 
-    A folder holds recordings of `tt record` (`.json.gz`, `.json`).
+    A folder holds recordings of `tt record` (`.json.gz`, `.json`), data sets of `tt dataset`, or both.
     """
     found: list[Lesson] = []
     for folder in map(Path, folders):
@@ -62,6 +64,8 @@ def read(folders: Sequence[str | Path]) -> list[Lesson]:
             raise BenchError(f"no folder {folder}: give one with recordings, or with a data set")
         for path in _recordings(folder):
             found += _of_recording(path)
+        for data in load_all(folder) if any(folder.glob(f"*{SUFFIX}")) else ():
+            found += _of_data_set(folder, data)
     if not found:
         names = ", ".join(map(str, folders))
         raise BenchError(f"nothing to learn from in {names}: no operator has two rows with statements")
@@ -69,7 +73,8 @@ def read(folders: Sequence[str | Path]) -> list[Lesson]:
 
 
 def _recordings(folder: Path) -> list[Path]:
-    return sorted(p for p in folder.iterdir() if p.name.endswith((".json.gz", ".json")) and p.is_file())
+    files = (p for p in folder.iterdir() if p.name.endswith((".json.gz", ".json")) and p.is_file())
+    return sorted(p for p in files if not p.name.endswith(SUFFIX))
 
 
 def _of_recording(path: Path) -> list[Lesson]:
@@ -80,6 +85,15 @@ def _of_recording(path: Path) -> list[Lesson]:
             name = f"{path.name.split('.')[0]}/{part.whole.name}"
             codes = part.widen(part.rows)[ok]
             found.append(Lesson(name, part.whole, codes, X, part.latency[ok], recording.device))
+    return found
+
+
+def _of_data_set(folder: Path, data: DataSet) -> list[Lesson]:
+    found, place = [], path_of(folder, data.device).name.removesuffix(SUFFIX)
+    for o, (X, ok) in zip(data.operators, statements(folder, data), strict=True):
+        if ok.sum() > 1:
+            name = f"{place}/{o.task.name} {o.task.shapes}"  # names alone are those of many operators
+            found.append(Lesson(name, o.task, o.codes[ok], X, o.seconds[ok], data.device))
     return found
 
 

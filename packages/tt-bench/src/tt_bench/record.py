@@ -19,7 +19,7 @@ from tt_bench.recording import Pace, Recording
 from tt_bench.series import Series
 from tt_bench.subspace import Keep, importance, restrict, thin, widen
 
-__all__ = ["Plan", "Recorder", "record"]
+__all__ = ["Plan", "Recorder", "record", "stamped"]
 
 BATCH = 32
 PILOT = 64
@@ -275,14 +275,7 @@ class Recorder:
             self._pace(task, workers=self.host.cores(), realise_s=float(np.median(realise_s)))
 
     def _stamped(self, trial: Trial, task: Task, origin: str) -> Measurement:
-        return Measurement.of(
-            dataclasses.replace(trial, cost={k: round(v, 6) for k, v in trial.cost.items()}),
-            task,
-            origin=origin,
-            device=self.device,
-            versions=self.versions,
-            at=round(time.time(), 3),
-        )
+        return stamped(trial, task, origin, self.device, self.versions)
 
     def _statements(self, pool: Any, plan: Plan) -> None:
         task = plan.task
@@ -308,3 +301,15 @@ class Recorder:
         pace = Pace(**{**(known[-1] if known else {}), **seen})
         run = self.store.begin_run({**self._about(), "of": of, "pace": dataclasses.asdict(pace)})
         self.store.end_run(run, "how fast the machine worked")
+
+
+def stamped(trial: Trial, task: Task, origin: str, device: str, versions: dict[str, str]) -> Measurement:
+    """A trial as recordings keep it, measured now."""
+    return Measurement.of(
+        dataclasses.replace(trial, cost={k: round(v, 6) for k, v in trial.cost.items()}),
+        task,
+        origin=origin,
+        device=device,
+        versions=versions,
+        at=round(time.time(), 3),
+    )
