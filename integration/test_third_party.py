@@ -20,6 +20,7 @@ from tt_spec.testing import cases, contract_for
 from .conftest import events
 
 HERE = Path(__file__).parent / "third_party"
+RECORDINGS = Path(__file__).parents[1] / "recordings"
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +59,13 @@ def test_its_pieces_are_listed_with_their_distribution(python):
     listed = json.loads(python("-m", "tt_core", "plugins", "--json").stdout)
     assert listed["broken"] == []
     mine = {(p["role"], p["name"], p["version"]) for p in listed["pieces"] if p["distribution"] == "acme-tt"}
-    wanted = {("searcher", "hillclimb"), ("surrogate", "knn"), ("measurer", "here"), ("store", "lines")}
+    wanted = {
+        ("searcher", "hillclimb"),
+        ("surrogate", "knn"),
+        ("surrogate", "linear"),
+        ("measurer", "here"),
+        ("store", "lines"),
+    }
     wanted |= {("listener", "tt_batch_measured")}
     assert mine == {(*piece, "1.0.0") for piece in wanted}
 
@@ -109,6 +116,23 @@ def test_its_measurer_and_store_tune_ship_and_show_their_history(python, tmp_pat
     assert row[1] == "matmul" and row[4] == "32"
 
 
+def test_its_cost_model_is_trained_beforehand_and_tunes(python, tmp_path):
+    for name in ("mobilenet-dw-96-sketch", "mobilenet-dw-192-sketch", "encoder-up-sketch"):
+        (tmp_path / f"{name}.json.gz").symlink_to(RECORDINGS / f"{name}.json.gz")
+    train = ["-m", "tt_core", "train", ".", "--model", "linear", "--out", "w.json", "--hold-out", "mobilenet-dw-192*"]
+    told = python(*train, "--set", "ridge=5", cwd=tmp_path).stdout
+    assert "kept apart: 500 rows of 1 operator\n" in told and not (tmp_path / "w.json.checkpoint").exists()
+    card = json.loads((tmp_path / "w.json").read_text())["card"]
+    assert card["versions"]["acme-tt"] == "1.0.0" and card["options"] == {"ridge": 5}
+    assert card["metrics"]["apart"]["pairs"][0] > 0.6, "the other depthwise convolution has taught it something"
+    sets = ["surrogate=linear", "surrogate.weights=w.json", "draft=none", "batch=8"]
+    command = ["-m", "tt_core", "tune", "op:matmul:64,64,64", "--trials", "16", "--json"]
+    done = python(*command, *[part for text in sets for part in ("--set", text)], cwd=tmp_path)
+    assert events(done.stdout)[-1]["trials"] == 16
+    refused = python("-m", "tt_core", "train", ".", "--model", "knn", "--out", "k", code=2, cwd=tmp_path)
+    assert "surrogate 'knn' cannot be trained beforehand: it lacks pretrain (Pretrains)" in refused.stderr
+
+
 BLIND = """
 import sys
 from tt_core.cli.app import run
@@ -131,7 +155,8 @@ def test_a_piece_without_a_capability_is_refused_by_its_name(python, tmp_path):
 
 
 def test_its_own_tests_run_the_contracts(python):
-    wanted = sum(len(cases(contract_for(role))) for role in ("searcher", "surrogate", "store", "measurer"))
+    roles = ("searcher", "surrogate", "surrogate", "store", "measurer")
+    wanted = sum(len(cases(contract_for(role))) for role in roles)
     done = python("-m", "pytest", "-p", "no:cacheprovider", "--rootdir", str(HERE), str(HERE / "tests"))
     assert re.search(rf"\b{wanted} passed", done.stdout), done.stdout[-500:]
 

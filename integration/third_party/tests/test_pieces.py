@@ -3,6 +3,7 @@
 import pytest
 from acme_tt.climb import HillClimb
 from acme_tt.knn import NearestNeighbours
+from acme_tt.linear import LinearModel
 from acme_tt.lines import LinesStore
 from tt_spec.testing import SearcherContract, StoreContract, SurrogateContract
 
@@ -17,6 +18,12 @@ class TestNearestNeighbours(SurrogateContract):
     @pytest.fixture
     def piece(self):
         return NearestNeighbours(neighbours=3)
+
+
+class TestLinearModel(SurrogateContract):
+    @pytest.fixture
+    def piece(self):
+        return LinearModel()
 
 
 class TestLinesStore(StoreContract):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -230,6 +231,7 @@ def test_weights_of_another_network_are_refused(model, tmp_path):
         ("missing", {k: v for k, v in found.tensors.items() if k != "maxima"}, found.options),
         ("option", found.tensors, {**found.options, "width": "16"}),
         ("no option", found.tensors, {}),
+        ("no kinds", found.tensors, {k: v for k, v in found.options.items() if k != "ops"}),
         ("other width", found.tensors, {**found.options, "width": 8}),
     ):
         weights.write(tmp_path / "bad", weights.Weights(model.name, options, tensors))
@@ -246,6 +248,15 @@ def test_weights_bring_their_options(tmp_path):
     read = ATFormer(weights=str(tmp_path / "w"))
     read.prestart()
     assert (read.width, read.heads, read.layers, read.loss, read.operator) == (12, 2, 1, "squared", False)
+
+
+def test_says_where_it_learned_and_of_which_operators(tmp_path):
+    piece = pretrained(ATFormer)
+    assert piece.foreknows(TASK) == "this run"
+    piece.save(tmp_path / "w", {"device": "EPYC"})
+    read = ATFormer(weights=tmp_path / "w")
+    assert read.foreknows(TASK) == "EPYC" and read.foreknows(replace(TASK, op="sort")) is None
+    assert ATFormer(width=8).foreknows(TASK) is None
 
 
 BLIND = """

@@ -15,7 +15,10 @@ def tt_searchers() -> list[Entry]:
 
 @hookimpl
 def tt_surrogates() -> list[Entry]:
-    return [Entry("knn", "acme_tt.knn:NearestNeighbours", "mean of the nearest rows", "Cover and Hart 1967")]
+    return [
+        Entry("knn", "acme_tt.knn:NearestNeighbours", "mean of the nearest rows", "Cover and Hart 1967"),
+        Entry("linear", "acme_tt.linear:LinearModel", "ridge regression on statements", "Hoerl and Kennard 1970"),
+    ]
 
 
 @hookimpl

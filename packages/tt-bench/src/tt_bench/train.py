@@ -104,7 +104,8 @@ def train(
         raise BenchError(f"--hold-out {','.join(what.hold_out)} matches no operator (known: {names}, …)")
     if not school:
         raise BenchError("every operator is held out: nothing is left to learn from")
-    about = _about(what, known, school, apart)
+    versions = _versions(plugins.find("surrogate", what.model).distribution)
+    about = _about(what, versions, known, school, apart)
     say(f"{what.model} learns from {about['split']['trained']}; kept apart: {about['split']['apart']}")
     course = _Course(what, model, apart, about["identity"], say, halt)
     course.run([x.group(model.inputs) for x in school])
@@ -275,7 +276,9 @@ class _Course:
 # -- the card ----------------------------------------------------------------------------------------------------------
 
 
-def _about(what: Training, known: list[Lesson], school: list[Lesson], apart: list[Lesson]) -> dict[str, Any]:
+def _about(
+    what: Training, versions: dict[str, str], known: list[Lesson], school: list[Lesson], apart: list[Lesson]
+) -> dict[str, Any]:
     """The card's part that is known beforehand, and the identity that a checkpoint must have."""
     digest = lessons.data_hash(known)
     options = dict(sorted(what.options.items()))
@@ -285,9 +288,10 @@ def _about(what: Training, known: list[Lesson], school: list[Lesson], apart: lis
         "hold_out": list(what.hold_out),
         "operators_apart": sorted({x.name for x in apart}),
     }
-    same = [digest, what.model, options, what.seed, list(what.hold_out), what.patience, _versions()]
+    same = [digest, what.model, options, what.seed, list(what.hold_out), what.patience, versions]
     return {
         "model": what.model,
+        "device": ", ".join(sorted({x.device for x in known})),
         "options": options,
         "seed": what.seed,
         "data": {
@@ -298,13 +302,14 @@ def _about(what: Training, known: list[Lesson], school: list[Lesson], apart: lis
             "cpus": sorted({x.device for x in known}),
         },
         "split": split,
-        "versions": _versions(),
+        "versions": versions,
         "identity": json.dumps(same),
     }
 
 
 def _counted(some: list[Lesson]) -> str:
-    return f"{sum(len(x.seconds) for x in some)} rows of {len({x.operator for x in some})} operators"
+    operators = len({x.operator for x in some})
+    return f"{sum(len(x.seconds) for x in some)} rows of {operators} operator{'' if operators == 1 else 's'}"
 
 
 def _card(about: dict[str, Any], course: _Course, apart: list[Ranked], school: list[Ranked]) -> dict[str, Any]:
@@ -319,9 +324,10 @@ def _card(about: dict[str, Any], course: _Course, apart: list[Ranked], school: l
     return card
 
 
-def _versions() -> dict[str, str]:
+def _versions(distribution: str) -> dict[str, str]:
+    """Of what takes part, the model's own distribution among it."""
     found = {"python": platform.python_version()}
-    for name in ("numpy", "torch", "xgboost", "lightgbm", "safetensors", "tt-spec", "tt-surrogate", "tt-bench"):
+    for name in ("numpy", "torch", "xgboost", "lightgbm", "safetensors", "tt-spec", "tt-bench", distribution):
         try:
             found[name] = version(name)
         except PackageNotFoundError:

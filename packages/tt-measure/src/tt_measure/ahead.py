@@ -36,13 +36,14 @@ class Ahead:
 
     def __init__(self, team: Team, build_s: float, most: int) -> None:
         self.team, self.build_s, self.most = team, build_s, most
-        self._waiting: OrderedDict[Key, tuple[Task, np.ndarray]] = OrderedDict()
+        self._waiting: OrderedDict[Key, tuple[Task, str, np.ndarray]] = OrderedDict()
         self._built: OrderedDict[Key, Built] = OrderedDict()
 
     def expect(self, task: Task, codes: np.ndarray) -> None:
         """Rows `(n, d)` to build when a worker has nothing else to do."""
+        name = self.team.name(task)  # once: it is a digest of the whole workload
         for row in np.ascontiguousarray(codes, dtype=np.int64):
-            self._waiting[task.key, token(row)] = task, row
+            self._waiting[task.key, token(row)] = task, name, row
         self._forget()
 
     def work(self, room: int | None = None) -> None:
@@ -52,9 +53,9 @@ class Ahead:
         for p in self.team.idle():
             if not self._waiting or len(self._built) >= room:
                 return
-            known = (k for k, (task, _) in self._waiting.items() if self.team.knows(p, task))
+            known = (k for k, (_, name, _) in self._waiting.items() if name in p.known)
             key = next(known, next(iter(self._waiting)))
-            task, row = self._waiting.pop(key)
+            task, _, row = self._waiting.pop(key)
             job = self.team.submit(p, "build", self.team.handle(p, task), row, self.build_s)
             self._built[key] = Built(p, job)
 

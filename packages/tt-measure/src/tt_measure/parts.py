@@ -10,7 +10,7 @@ import numpy as np
 from tt_spec.types import Task
 
 from tt_measure.process import Ending, Job, Process, WorkerError
-from tt_measure.team import OUTSIDE, Team
+from tt_measure.team import Team
 
 __all__ = ["Part", "in_parts"]
 
@@ -55,13 +55,12 @@ def in_parts(team: Team, kind: str, task: Task, codes: np.ndarray, limit_s: floa
             if ending is None:
                 continue
             del hands[p]
-            unbegun = ending.verdict == "lost" and (not ending.stage or ending.reason == "killed")
-            unbegun = unbegun or (ending.stage == "open" and ending.reason in OUTSIDE)
-            if ending.verdict == "unopened" or (ending.stage == "open" and not unbegun):
+            innocent = ending.unbegun or ending.reason == "killed" or (ending.verdict == "lost" and not ending.stage)
+            if ending.verdict == "unopened" or (ending.stage == "open" and not innocent):
                 raise WorkerError(f"the backend cannot open task {task.name!r}: {ending.text}")
             if ending.verdict == "done":
                 parts.append(Part(start, stop, ending.value))
-            elif unbegun and lost.setdefault((start, stop), 0) < 2:
+            elif innocent and lost.setdefault((start, stop), 0) < 2:
                 lost[start, stop] += 1
                 todo.appendleft((start, stop))
             elif stop - start > 1:

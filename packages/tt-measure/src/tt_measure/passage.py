@@ -17,7 +17,7 @@ from tt_spec.types import Bar, Task, Trial
 from tt_measure.ahead import Ahead
 from tt_measure.process import Ending, Job, Process, WorkerError
 from tt_measure.rules import Rules, Verdict
-from tt_measure.team import OUTSIDE, POLL_S, Team
+from tt_measure.team import POLL_S, Team
 
 __all__ = ["Passage"]
 
@@ -207,7 +207,7 @@ class Passage:
     def _innocent(self, p: Process, row: _Row, ending: Ending) -> bool:
         """Whether a worker was lost before it began the row, by memory that others may have used, or for the first
         time by a kill from outside: the kernel that runs out of memory chooses among all."""
-        if ending.reason in OUTSIDE and ending.stage in ("", "open"):
+        if ending.unbegun:
             return True
         if ending.reason == "killed" and not row.killed:
             row.killed = True

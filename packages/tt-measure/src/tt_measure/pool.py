@@ -25,7 +25,7 @@ from tt_measure.parts import in_parts
 from tt_measure.passage import Passage
 from tt_measure.process import GRACE_S, CallError, Ending, Process, WorkerError
 from tt_measure.rules import Rules
-from tt_measure.team import OUTSIDE, POLL_S, Team, end_all
+from tt_measure.team import POLL_S, Team, end_all
 
 __all__ = ["WorkerPool"]
 
@@ -207,7 +207,7 @@ class WorkerPool:
         while True:
             process = self._free(self._ready(), alone) if task is None or near is None else self._holder(task, near)
             ending, tries = self._called(process, method, task, args, alone, timeout_s), tries + 1
-            if tries == TRIES or not _outside(ending):
+            if tries == TRIES or not (ending.unbegun or ending.reason == "killed"):
                 break
         if ending.verdict == "done":
             return ending.value
@@ -299,11 +299,6 @@ class WorkerPool:
             team.pump()
             team.revive()
         return team.idle()[0]
-
-
-def _outside(ending: Ending) -> bool:
-    """Whether a worker was lost before it began, or killed from outside."""
-    return ending.reason == "killed" or (ending.reason in OUTSIDE and ending.stage in ("", "open"))
 
 
 def _cores() -> int:

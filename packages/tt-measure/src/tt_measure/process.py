@@ -68,6 +68,16 @@ class Ending:
     text: str = ""
     reason: str = ""
 
+    @property
+    def from_outside(self) -> bool:
+        """Whether the worker was stopped or killed by somebody else."""
+        return self.verdict == "lost" and self.reason in ("silent", "killed")
+
+    @property
+    def unbegun(self) -> bool:
+        """Whether the worker was lost from outside before it was at work on the job itself."""
+        return self.from_outside and self.stage in ("", "open")
+
 
 class Job:
     """A request in a worker's hands; `ending` is None until it is over.

@@ -16,7 +16,7 @@ from tt_spec.types import Task
 from tt_measure import family
 from tt_measure.process import GRACE_S, Job, Process, WorkerError
 
-__all__ = ["OUTSIDE", "POLL_S", "Team"]
+__all__ = ["POLL_S", "Team"]
 
 STARTS = 3
 """Starts in a row that may fail for a reason from outside."""
@@ -24,8 +24,6 @@ STARTS = 3
 POLL_S = 0.05
 """Interval at which a busy worker's memory is looked at, seconds."""
 
-OUTSIDE = ("silent", "killed")
-"""Why a worker may be lost without any doing of its backend; see `Ending`."""
 
 WAIT_S = 60.0
 """How long a worker waits for the timing lock before a line says who has it, and then how often."""
@@ -86,13 +84,14 @@ class Team:
         return process.send(Job(self._jobs, kind, share * self.memory_bytes), *args)
 
     @staticmethod
-    def knows(process: Process, task: Task) -> bool:
-        """Whether the worker was sent the task."""
-        return _handle(task) in process.known
+    def name(task: Task) -> str:
+        """The task's name in every worker: a digest of its workload, target and spaces."""
+        parts = [task.key, task.target, *(s.key for s in task.spaces)]
+        return hashlib.sha256("\0".join(parts).encode() + task.payload).hexdigest()[:32]
 
     def handle(self, process: Process, task: Task) -> str:
         """The task's name in the worker, which is sent the task on first use."""
-        handle = _handle(task)
+        handle = self.name(task)
         if handle not in process.known:
             process.known.add(handle)
             process.tell("task", (handle, pickle.dumps(task)))
@@ -125,17 +124,12 @@ class Team:
                 continue
             p.close()
             self._failed += 1
-            if self._failed == STARTS or job.ending.reason not in OUTSIDE:
+            if self._failed == STARTS or not job.ending.from_outside:
                 raise WorkerError(f"backend {self.hello['backend']!r} does not start in a worker: {job.ending.text}")
 
     def end(self) -> None:
         """End every worker."""
         end_all(self.processes)
-
-
-def _handle(task: Task) -> str:
-    parts = [task.key, task.target, *(s.key for s in task.spaces)]
-    return hashlib.sha256("\0".join(parts).encode() + task.payload).hexdigest()[:32]
 
 
 def end_all(processes: list[Process]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -73,6 +73,10 @@ class LightGBM:
         """Read the weights: a file that cannot be used ends a run before anything is measured."""
         self._base()
 
+    def foreknows(self, task: Task) -> str | None:
+        base = self._base()
+        return base.where if base is not None and task.op in base.ops else None
+
     def fit(self, groups: Sequence[Group], rng: np.random.Generator) -> None:
         base, seed, groups = self._base(), int(rng.integers(2**31)), usable(groups)
         self.fitted_ = base
@@ -124,7 +128,7 @@ class LightGBM:
         if base is None:
             raise WeightsError(f"{path}: {self.name!r} has learned nothing yet: tt train, with rows of some task")
         tensors = {"trees": files.from_bytes(base.text.encode()), "range": np.array(base.ranges.overall)}
-        files.write(path, Weights(self.name, {}, tensors, dict(card)))
+        files.write(path, Weights(self.name, {"ops": sorted(base.ops)}, tensors, dict(card)))
 
     def _grow(self, groups: list[Group], seed: int, rounds: int, before: _Trees | None) -> _Trees:
         """Trees beside those before, which stay as they are."""
@@ -167,7 +171,8 @@ class LightGBM:
         }
 
     def _ranged(self, trees: _Trees, groups: list[Group]) -> _Trees:
-        return _Trees(trees.text, Ranges.of((task.key, trees.raw(X)) for task, X, _ in groups))
+        ranges = Ranges.of((task.key, trees.raw(X)) for task, X, _ in groups)
+        return replace(trees, ranges=ranges, ops=trees.ops | {task.op for task, _, _ in groups})
 
     def _base(self) -> _Trees | None:
         if getattr(self, "base_", None) is None and self.weights is not None:
@@ -176,7 +181,9 @@ class LightGBM:
                 raise WeightsError(f"weights {self.weights} hold no trees: train them again")
             low, high = (float(v) for v in found.tensors["range"])
             text = found.tensors["trees"].tobytes().decode(errors="replace")
-            self.base_ = _Trees(text, Ranges({}, (low, high))).checked(self.weights)
+            ops = frozenset(map(str, found.options.get("ops", ())))
+            where = str(found.card.get("device", self.weights))
+            self.base_ = _Trees(text, Ranges({}, (low, high)), ops, where).checked(self.weights)
         return getattr(self, "base_", None)
 
     def _restored(self, start: Mapping[str, np.ndarray]) -> tuple[_Trees, int, float]:
@@ -196,10 +203,14 @@ class _Trees:
     Args:
         text: Empty for no tree.
         ranges: Of the scores in training.
+        ops: Kinds of operator that it learned from.
+        where: The CPU on which those were measured.
     """
 
     text: str
     ranges: Ranges = field(default_factory=Ranges)
+    ops: frozenset[str] = frozenset()
+    where: str = "this run"
     boosters_: list[Any] | None = field(default=None, repr=False)
 
     @classmethod
@@ -234,7 +245,7 @@ class _Trees:
         return self.boosters_
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Trees:
-        return _Trees(self.text, Ranges(dict(self.ranges.tasks), self.ranges.overall))
+        return _Trees(self.text, Ranges(dict(self.ranges.tasks), self.ranges.overall), self.ops, self.where)
 
 
 def _pair_loss(trees: _Trees, groups: list[Group]) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -46,7 +46,7 @@ class Network:
 
     Args:
         weights: A file that `tt train` wrote; options of the layers are the file's. (default: None)
-        loss: "lambda", "logistic" (equation 4) or "squared". (default: "lambda")
+        loss: "logistic" (equation 4), "lambda" or "squared". (default: "logistic")
         epochs: Passes over the data. (default: 50, as the paper)
         batch: Programs of a step. (default: 512, as the paper)
         slate: Programs of one task that are compared with each other, at most. (default: 64)
@@ -74,7 +74,7 @@ class Network:
     """Options that the parameters' shapes depend on, beside `mask`, `operator` and `loss`."""
 
     weights: str | Path | None = None
-    loss: LossName = "lambda"
+    loss: LossName = "logistic"
     epochs: int = 50
     batch: int = 512
     slate: int = 64
@@ -130,6 +130,10 @@ class Network:
         """Read the weights: a file that cannot be used ends a run before anything is measured."""
         self._base()
 
+    def foreknows(self, task: Task) -> str | None:
+        base = self._base()
+        return base.where if base is not None and task.op in base.ops else None
+
     def fit(self, groups: Sequence[Group], rng: np.random.Generator) -> None:
         base, seed, groups = self._base(), int(rng.integers(2**31)), usable(groups)
         self.fitted_ = base
@@ -177,6 +181,7 @@ class Network:
         tensors = {f"p.{k}": v for k, v in base.P.items()}
         tensors |= {"maxima": base.maxima, "range": np.array(base.ranges.overall), "length": np.array(base.length)}
         options = {k: getattr(self, k) for k in (*self.layer_options, "mask", "operator", "loss")}
+        options["ops"] = sorted(base.ops)
         files.write(path, Weights(self.name, options, tensors, dict(card), len(base.maxima)))
 
     # -- learning -----------------------------------------------------------------------------------------------------
@@ -205,8 +210,10 @@ class Network:
         length = 1 if self.mask else int(np.diff(data.offsets).max(initial=1))
         P = drawn(self._all_shapes(len(maxima)), np.random.default_rng([seed, 0]))
 
+        ops = frozenset(task.op for task, _, _ in groups)
+
         def learned(P: Parameters) -> _Learned:
-            return self._ranged(_Learned(dict(P), maxima, length), groups, data)
+            return self._ranged(_Learned(dict(P), maxima, length, ops), groups, data)
 
         def told(progress: Progress, P: dict[str, np.ndarray]) -> bool:
             return report is None or report(progress, learned(P))
@@ -225,7 +232,7 @@ class Network:
             plan = {**asdict(self._plan()), "rate": self.tune_rate, "last_rate": self.tune_rate, "length": base.length}
             plan["epochs"] = max(1, self.tune_steps // steps)
             P = train(base.P, self._forward, data, Plan(**plan), seed, frozen)
-        return self._ranged(_Learned(P, base.maxima, base.length), groups, data)
+        return self._ranged(replace(base, P=P), groups, data)
 
     def _tune_head(self, base: _Learned, data: Programs) -> dict[str, np.ndarray]:
         """The last layer alone, in numpy: scores are linear in it."""
@@ -289,8 +296,9 @@ class Network:
     def _read(self, path: str | Path) -> _Learned:
         found = files.read(path, self.name, (STATEMENT, OPERATOR))
         known = (*self.layer_options, "mask", "operator", "loss")
-        if any(k not in found.options or type(found.options[k]) is not type(getattr(self, k)) for k in known):
-            raise WeightsError(f"weights {path} lack one of the options {', '.join(known)}: train them again")
+        same = all(type(found.options.get(k)) is type(getattr(self, k)) for k in known)
+        if not same or not isinstance(found.options.get("ops"), list):
+            raise WeightsError(f"weights {path} lack one of {', '.join((*known, 'ops'))}: train them again")
         for option in known:
             setattr(self, option, found.options[option])
         self.__post_init__()
@@ -305,7 +313,8 @@ class Network:
         P = {k.removeprefix("p."): v.astype(np.float32) for k, v in found.tensors.items() if k.startswith("p.")}
         low, high = (float(v) for v in found.tensors["range"])
         length = max(1, min(int(found.tensors["length"]), 4096))
-        return _Learned(P, found.tensors["maxima"].astype(np.float32), length, Ranges({}, (low, high)))
+        maxima, ops = found.tensors["maxima"].astype(np.float32), frozenset(map(str, found.options["ops"]))
+        return _Learned(P, maxima, length, ops, str(found.card.get("device", path)), Ranges({}, (low, high)))
 
 
 @dataclass
@@ -316,11 +325,15 @@ class _Learned:
         P: By name.
         maxima: Of columns.
         length: Statements that a program is padded to, at least.
+        ops: Kinds of operator that it learned from.
+        where: The CPU on which those were measured.
     """
 
     P: dict[str, np.ndarray]
     maxima: np.ndarray
     length: int
+    ops: frozenset[str]
+    where: str = "this run"
     ranges: Ranges = field(default_factory=Ranges)
 
 
