@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tt_spec import Knob, Space, Task
 from tt_spec.errors import UserError
-from tt_surrogate import XGB
+from tt_surrogate import XGB, beforehand
 from tt_surrogate.portable import Portable, all_columns
 
 
@@ -129,6 +129,21 @@ def test_weights_of_another_kind_of_model_are_refused(tmp_path):
         XGB("knobs").save(path, {})
     with pytest.raises(UserError, match="objective=regression"):
         XGB("knobs", "rank").pretrain(school(np.random.default_rng(0)), np.random.default_rng(0), lambda p: True)
+
+
+@pytest.mark.parametrize("spoil", [None, lambda raw: raw[:-9], lambda raw: b"no weights"])
+def test_shipped_weights_that_cannot_be_read_cost_a_warning_and_not_the_run(tmp_path, monkeypatch, spoil):
+    monkeypatch.setattr(beforehand, "SHIPPED", tmp_path)
+    if spoil is not None:
+        path = tmp_path / "knobs.safetensors"
+        pretrained().save(path, {"device": "a CPU"})
+        path.write_bytes(spoil(path.read_bytes()))
+    model, fresh = XGB("knobs", weights="shipped"), task(tiled(64))
+    with pytest.warns(UserWarning, match="searching without what tt-surrogate learned beforehand: .*weights"):
+        assert model.foreknows(fresh) is None
+    X = fresh.space.encode(fresh.space.sample(20, np.random.default_rng(0)))
+    model.fit([(fresh, X, np.linspace(0.1, 1, 20))], np.random.default_rng(0))
+    assert np.ptp(model.predict(fresh, X).mean) > 0, "it learns from the run itself"
 
 
 def test_predicts_the_same_whatever_name_a_task_has():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -18,6 +19,7 @@ from tt_surrogate.portable import Portable
 __all__ = ["Beforehand", "as_bytes", "booster_of", "finite", "load", "rows_of"]
 
 SHIPPED = Path(__file__).with_name("shipped")
+"""Weights that come with the package, by what they read."""
 
 
 @dataclass(frozen=True)
@@ -70,10 +72,19 @@ class Beforehand:
         return self._columns[key]
 
 
-def load(weights: str | Path, inputs: str, objective: str) -> Beforehand:
-    """The trees in a file, or the "shipped" ones. Raises `WeightsError` where the model cannot use them."""
+def load(weights: str | Path, inputs: str, objective: str) -> Beforehand | None:
+    """The trees in a file, or the "shipped" ones: None, with a warning, where those cannot be read.
+
+    Raises `WeightsError` where the model cannot use a named file.
+    """
     path = SHIPPED / f"{inputs}.safetensors" if weights == "shipped" else Path(weights)
-    found = _read(str(path), path.stat().st_mtime_ns if path.is_file() else 0)
+    try:
+        found = _read(str(path), path.stat().st_mtime_ns if path.is_file() else 0)
+    except files.WeightsError as e:
+        if weights != "shipped":
+            raise
+        warnings.warn(f"searching without what tt-surrogate learned beforehand: {e}", stacklevel=2)
+        return None
     if (found.inputs, found.objective) != (inputs, objective):
         raise files.WeightsError(
             f"weights {path} are for inputs={found.inputs}, objective={found.objective};"
