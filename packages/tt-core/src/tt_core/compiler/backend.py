@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 import tvm
-from tt_spec import Plugins, Realised, Statements, Task, concat_statements, token
+from tt_spec import Plugins, Realised, Statements, Task, concat_statements, operator_features, token
 from tt_spec.roles import Workload
 from tt_spec.windows import Windows, state
 
@@ -102,8 +102,9 @@ class TvmBackend:
                 ok[i] = True
             except ValueError:
                 continue
+        operator = operator_features(task)[None]
         parts = (
-            [Statements(f, np.array([0, len(f)]), np.zeros((1, 10))) for f in work.programs.features(schedules)]
+            [Statements(f, np.array([0, len(f)]), operator) for f in work.programs.features(schedules)]
             if schedules
             else []
         )
