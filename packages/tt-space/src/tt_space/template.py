@@ -13,11 +13,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import tvm
 from tt_spec import Knob, Space
 from tvm.s_tir import Schedule
 from tvm_ffi.serialization import from_json_graph_str, to_json_graph_str
 
+from tt_space.nests.index import uniform
 from tt_space.machine import vector_unit
 from tt_space.packing import ANCHOR
 from tt_space.programs import Features, TemplateRows
@@ -73,7 +75,7 @@ class TemplatePrograms(TemplateRows):
         self.features = Features(mod, target)
 
     def scheduled(self, knobs: dict[str, Any]) -> Schedule:
-        return _schedule(self.mod, self.anchor, knobs)
+        return scheduled(copied(self.mod), self.anchor, knobs)
 
 
 def has_template(mod: tvm.IRModule) -> bool:
@@ -150,8 +152,8 @@ def _orders(a: Anchor) -> tuple[str, ...]:
     return ORDERS if a.tiled == 2 and a.pixels[-2] > 1 else (ORDERS[0], ORDERS[1], ORDERS[3])
 
 
-def _schedule(mod: tvm.IRModule, a: Anchor, knobs: dict[str, Any]) -> Schedule:
-    s = copied(mod)
+def scheduled(s: Any, a: Anchor, knobs: dict[str, Any]) -> Any:
+    """Schedule a workload: `s` is TVM's schedule, or one of many programs at once (`tt_space.nests`)."""
     for name in a.others:
         s.compute_inline(s.get_sblock(name))
     last, heavy = s.get_sblock(a.last), s.get_sblock(a.name)
@@ -209,19 +211,21 @@ def copied(mod: tvm.IRModule) -> Schedule:
     return Schedule(copy, debug_mask="none", error_render_level="none")
 
 
-def pad_apart(s: Schedule, a: Anchor) -> None:
+def pad_apart(s: Any, a: Anchor) -> None:
     """Zeros around the image in a pass of its own."""
     n, y, *_, channel = s.get_loops(s.get_sblock(a.pad))
     s.parallel(s.fuse(n, y))
     _vectorize(s, channel, a.lanes)
 
 
-def _vectorize(s: Schedule, loop: Any, lanes: int) -> None:
+def _vectorize(s: Any, loop: Any, lanes: int) -> None:
     """Vectorise a copy's innermost loop as far as its extent is known and divides."""
     extent = s.get(loop).extent
-    if not isinstance(extent, tvm.tirx.IntImm):
+    if isinstance(extent, tvm.tirx.IntImm):
+        extent = int(extent)
+    elif not isinstance(extent, int | np.integer | np.ndarray):
         return
-    while int(extent) % lanes:
+    while not uniform(extent % lanes == 0):
         lanes //= 2
     if lanes > 1:
         s.vectorize(s.split(loop, [None, lanes])[1])
