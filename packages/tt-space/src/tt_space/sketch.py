@@ -17,6 +17,9 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.schedule import Trace
 
 from tt_space.intrinsics import import_intrinsics
+from tt_space.nests.blocks import Block, read_blocks
+from tt_space.nests.interpreter import Interpreter
+from tt_space.nests.sketches import SketchStructure, steps_of
 from tt_space.programs import Features, InvalidRow, first_line
 
 __all__ = ["Sketch", "SketchPrograms"]
@@ -66,6 +69,27 @@ class SketchPrograms:
         self.traces = [s.trace.simplified(remove_postproc=True) for s in sketches]
         self.space, self._knob_of = _space(mod, self.traces)
         self.features = Features(mod, target)
+        self.interpret = Interpreter(self.space, self._structure, lambda row: self.features([self.apply(row)])[0])
+
+    def _structure(self) -> SketchStructure:
+        @functools.cache
+        def blocks(sketch: int, also: tuple[str, ...]) -> list[Block]:
+            insts = self.traces[sketch].insts
+            schedule = Schedule(self.mod, debug_mask="none", error_render_level="none")
+            got: list[tuple[Any, str]] = []
+            for inst in insts:
+                if inst.kind.name == "GetSBlock":
+                    got.append((inst.outputs[0], str(inst.attrs[0])))
+                if inst.kind.name in ("ComputeInline", "ReverseComputeInline"):
+                    name = next(n for rv, n in got if rv.same_as(inst.inputs[0]))
+                    inline = schedule.compute_inline if inst.kind.name == "ComputeInline" else schedule.reverse_compute_inline
+                    inline(schedule.get_sblock(name))
+            for name in also:
+                schedule.compute_inline(schedule.get_sblock(name))
+            return read_blocks(schedule.mod)
+
+        sketches = [steps_of(t, k, tuple(_SAMPLING)) for t, k in zip(self.traces, self._knob_of, strict=True)]
+        return SketchStructure(self.space, sketches, blocks)
 
     def apply(self, row: np.ndarray) -> Schedule:
         """The scheduled program of a row, post-processed and ready to build. Raises `InvalidRow`."""

@@ -19,12 +19,15 @@ from tt_spec import Knob, Space
 from tvm.s_tir import Schedule
 from tvm_ffi.serialization import from_json_graph_str, to_json_graph_str
 
-from tt_space.nests.index import uniform
 from tt_space.machine import vector_unit
+from tt_space.nests.blocks import read_blocks
+from tt_space.nests.index import uniform
+from tt_space.nests.interpreter import Interpreter
+from tt_space.nests.templates import TemplateStructure
 from tt_space.packing import ANCHOR
 from tt_space.programs import Features, TemplateRows
 
-__all__ = ["Anchor", "TemplatePrograms", "copied", "divisors", "find_anchor", "has_template", "pad_apart"]
+__all__ = ["Anchor", "TemplatePrograms", "copied", "divisors", "find_anchor", "has_template", "inlined", "pad_apart"]
 
 ORDERS = ("blocks rows | columns", "rows blocks | columns", "rows | blocks columns", "rows columns | blocks")
 """Outer loops: parallel ones before the bar, serial ones after it, outermost first."""
@@ -73,6 +76,11 @@ class TemplatePrograms(TemplateRows):
         self.anchor = anchor
         self.space = _space(anchor, target)
         self.features = Features(mod, target)
+        self.interpret = Interpreter(self.space, self._structure, self.exact)
+
+    def _structure(self) -> TemplateStructure:
+        blocks = read_blocks(inlined(self.mod, self.anchor.others))
+        return TemplateStructure(self.space, lambda _: blocks, lambda s, knobs: scheduled(s, self.anchor, knobs))
 
     def scheduled(self, knobs: dict[str, Any]) -> Schedule:
         return scheduled(copied(self.mod), self.anchor, knobs)
@@ -209,6 +217,14 @@ def copied(mod: tvm.IRModule) -> Schedule:
     """A schedule of a copy: scheduling changes a function that other schedules share."""
     copy = from_json_graph_str(to_json_graph_str(mod))  # tvm.ir.load_json rewrites the JSON in Python, 2 ms
     return Schedule(copy, debug_mask="none", error_render_level="none")
+
+
+def inlined(mod: tvm.IRModule, names: tuple[str, ...]) -> tvm.IRModule:
+    """The workload with some elementwise blocks computed where they are read."""
+    s = copied(mod)
+    for name in names:
+        s.compute_inline(s.get_sblock(name))
+    return s.mod
 
 
 def pad_apart(s: Any, a: Anchor) -> None:

@@ -145,7 +145,7 @@ def _read(nest: Any, buffers: dict[str, Buffer]) -> Block:
 
 
 def _true(e: Any) -> bool:
-    return isinstance(e, bool) and e or isinstance(e, tirx.IntImm) and int(e) == 1
+    return (isinstance(e, bool) and e) or (isinstance(e, tirx.IntImm) and int(e) == 1)
 
 
 def _plain(e: Any, names: dict[Any, str]) -> str | int:

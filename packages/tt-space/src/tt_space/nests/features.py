@@ -162,10 +162,12 @@ class _Nest:
 
     def kinds(self, kind: str) -> list[Any]:
         """Eleven features of the loops of a kind."""
-        mine = [e for loop, e in zip(self.loops, self.extent, strict=True) if loop.kind == kind]
-        if not mine:
-            return [0.0, 0.0, 0.0, 1.0, *[0.0] * 7]
-        return [_slog(len(mine)), _slog(product(mine)), _slog(mine[-1]), *[0.0] * 7, 1.0]
+        number, prod, last = np.zeros(self.n), np.ones(self.n), np.zeros(self.n)
+        for loop, extent, present in zip(self.loops, self.extent, self.present, strict=True):
+            if loop.kind == kind:
+                number, prod, last = number + present, prod * extent, np.where(present, extent, last)
+        some = number > 0
+        return [_slog(number), _slog(prod * some), _slog(last), ~some, *[0.0] * 6, some]
 
 
 def _spans(a: Access, nest: _Nest) -> tuple[np.ndarray, list[Lane]]:

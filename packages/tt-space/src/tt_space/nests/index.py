@@ -50,18 +50,23 @@ class Loop:
         extent: Trips.
         kind: "serial", "parallel", "vectorized" or "unrolled".
         unroll: The annotation `pragma_auto_unroll_max_step`; 0 is none.
+        where: The programs that have the loop; in the others it has one trip.
     """
 
     extent: Lane
     kind: str = "serial"
     unroll: Lane = 0
+    where: Any = True
     parent: Loop | None = None
     children: list[Any] = field(default_factory=list)
 
     @property
     def present(self) -> Any:
         """Where the loop is still there when features are taken: plain loops of one trip are not."""
-        return True if self.kind != "serial" else (np.asarray(self.extent) > 1) | (np.asarray(self.unroll) > 0)
+        there = np.asarray(self.where)
+        if self.kind != "serial":
+            return there
+        return there & ((np.asarray(self.extent) > 1) | (np.asarray(self.unroll) > 0))
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import numpy as np
 
 from tt_space.nests.blocks import Block, Buffer, Compared
 from tt_space.nests.features import Access, Store
-from tt_space.nests.index import Affine, Lane, Loop, product
+from tt_space.nests.index import Affine, Atom, Lane, Loop, product
 from tt_space.nests.schedule import NestSchedule, region
 
 __all__ = ["lowered"]
@@ -28,9 +28,9 @@ class _Placed:
         self.shape, self.around, self.moves = shape, around, moves
 
     def index(self, indices: list[Affine]) -> tuple[Affine, ...]:
-        if self.moves is None:
-            return tuple(indices)
-        return tuple(_tidy(e - m) for e, m in zip(indices, self.moves, strict=True))
+        if self.moves is not None:
+            indices = [e - m for e, m in zip(indices, self.moves, strict=True)]
+        return tuple(_merged(_tidy(e)) for e in indices)
 
 
 def _placed(buffer: Buffer, blocks: list[Block], s: NestSchedule) -> _Placed:
@@ -48,7 +48,9 @@ def _placed(buffer: Buffer, blocks: list[Block], s: NestSchedule) -> _Placed:
                 indices.append([i(b.bound) for i in load.indices])
                 paths.append(s.get_loops(b))
     around = _common(paths)
-    regions = [region(tuple(dim), around, most) for dim, most in zip(zip(*indices, strict=True), buffer.shape, strict=True)]
+    regions = [
+        region(tuple(dim), around, most) for dim, most in zip(zip(*indices, strict=True), buffer.shape, strict=True)
+    ]
     return _Placed(tuple(e for _, e in regions), around, [low for low, _ in regions])
 
 
@@ -69,6 +71,23 @@ def _written(b: Block) -> list[Affine]:
 def _tidy(e: Affine) -> Affine:
     """Without terms that are zero in every program."""
     return Affine(tuple(t for t, on in zip(e.terms, e.active(), strict=True) if np.any(on)), e.base)
+
+
+def _merged(e: Affine) -> Affine:
+    """With neighbouring digits of one loop as one digit, as TVM writes them: `f // 12 % 2 * 8 + f // 4 % 3 * 2 + ...`."""
+    terms = list(e.terms)
+    for i in range(len(terms)):
+        for j in range(i + 1, len(terms)):
+            (a, c), (b, k) = terms[i], terms[j]
+            if a.loop is not b.loop:
+                continue
+            both = (np.asarray(a.size) > 1) & (np.asarray(b.size) > 1)
+            joined = both & (np.asarray(c) == k * b.size) & (np.asarray(a.below) == b.below * b.size)
+            if np.any(joined):
+                size = np.where(joined, a.size * b.size, a.size)
+                terms[i] = Atom(a.loop, np.where(joined, b.below, a.below), size), np.where(joined, k, c)
+                terms[j] = Atom(b.loop, b.below, np.where(joined, 1, b.size)), k
+    return Affine(tuple(terms), e.base)
 
 
 def _store(b: Block, placed: dict[str, _Placed], s: NestSchedule) -> Store:
@@ -116,15 +135,25 @@ def _count(counts: dict[str, Lane], e: Affine, where: Any = True) -> None:
     _add(counts, "int_add_sub", np.maximum(written - 1, 0) + some)
 
 
+def _unfolded(e: Affine) -> tuple[tuple[Atom, Lane], ...]:
+    """The terms of a bounded index: TVM writes `i // 30 < 29` as `i < 870`."""
+    alone = np.sum([np.asarray(a, dtype=np.int64) for a in np.broadcast_arrays(*e.active())], axis=0) == 1
+    found = []
+    for a, c in e.terms:
+        plain = alone & (np.asarray(a.size) > 1) & (np.asarray(a.below) * a.size == a.loop.extent)
+        found.append((Atom(a.loop, np.where(plain, 1, a.below), np.where(plain, a.loop.extent, a.size)), c))
+    return tuple(found)
+
+
 def _guard(counts: dict[str, Lane], guard: tuple[Compared, ...], b: Block) -> None:
     """Count the conditions of a padding that the loops' extents do not tell."""
     kept: Any = np.int64(0)
     for c in guard:
-        e = _tidy(c.index(b.bound))
+        e = _merged(_tidy(c.index(b.bound)))
         known = e.low() >= c.at_least if c.at_least is not None else e.high() < c.below
         open_ = ~np.asarray(known)
         kept = kept + open_
         _add(counts, "int_cmp", open_.astype(np.int64))
-        _count(counts, Affine(e.terms), open_)
+        _count(counts, Affine(_unfolded(e)), open_)
     _add(counts, "bool_op", np.maximum(kept - 1, 0))
     _add(counts, "float_math", (kept > 0).astype(np.int64))

@@ -51,13 +51,23 @@ class NestSchedule:
             found += [child] if isinstance(child, Block) else self.blocks(child)
         return found
 
+    def iterates(self, loop: Loop) -> str:
+        """What blocks use a loop for: "spatial", "reduce" or "both"."""
+        uses = {
+            name in b.reduced
+            for b in self.blocks(loop)
+            for name, e in b.bound.items()
+            if any(atom.loop is loop for atom, _ in e.terms)
+        }
+        return "both" if len(uses) > 1 else "reduce" if uses == {True} else "spatial"
+
     # -- loops ---------------------------------------------------------------------------------------------------
 
     def split(self, loop: Loop, factors: list[Lane | None], **_: Any) -> list[Loop]:
         given = product([f for f in factors if f is not None])
         if not uniform(loop.extent % given == 0):
             raise Uninterpreted("a split leaves a remainder")
-        if None not in factors and not uniform(given == loop.extent):
+        if all(f is not None for f in factors) and not uniform(given == loop.extent):
             raise Uninterpreted("factors of a split are not all of its extent")
         extents = [loop.extent // given if f is None else f for f in factors]
         made = [Loop(e) for e in extents]
@@ -78,6 +88,22 @@ class NestSchedule:
             digits[id(loop)] = Affine(((Atom(fused, below, loop.extent), 1),))
         self._replace(list(loops), [fused], digits)
         return fused
+
+    def fuse_where(self, loops: list[Loop], masks: list[Any], kind: str) -> None:
+        """Fuse those of a chain of loops that each program's mask names, the outermost or the innermost ones.
+
+        The fused loop stands at the end where they are; what is not fused stays where it is.
+        """
+        zero = np.zeros_like(masks[0])
+        fused = Loop(1, kind, where=np.logical_or.reduce(masks, initial=False) if len(masks) > 1 else masks[0] | zero)
+        sizes = [np.where(m, x.extent, 1) for x, m in zip(loops, masks, strict=True)]
+        left = [Loop(np.where(m, 1, x.extent), where=~m & x.where) for x, m in zip(loops, masks, strict=True)]
+        fused.extent = product(sizes)
+        digits = {}
+        for i, (loop, rest) in enumerate(zip(loops, left, strict=True)):
+            digit = Atom(fused, product(sizes[i + 1 :]), sizes[i])
+            digits[id(loop)] = Affine(((digit, 1), (Atom(rest, 1, rest.extent), 1)))
+        self._replace(loops, [fused, *left] if kind == "parallel" else [*left, fused], digits)
 
     def reorder(self, *loops: Loop) -> None:
         wanted = {id(x) for x in loops}
