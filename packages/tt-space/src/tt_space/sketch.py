@@ -72,24 +72,23 @@ class SketchPrograms:
         self.interpret = Interpreter(self.space, self._structure, lambda row: self.features([self.apply(row)])[0])
 
     def _structure(self) -> SketchStructure:
-        @functools.cache
-        def blocks(sketch: int, also: tuple[str, ...]) -> list[Block]:
-            insts = self.traces[sketch].insts
-            schedule = Schedule(self.mod, debug_mask="none", error_render_level="none")
-            got: list[tuple[Any, str]] = []
-            for inst in insts:
-                if inst.kind.name == "GetSBlock":
-                    got.append((inst.outputs[0], str(inst.attrs[0])))
-                if inst.kind.name in ("ComputeInline", "ReverseComputeInline"):
-                    name = next(n for rv, n in got if rv.same_as(inst.inputs[0]))
-                    inline = schedule.compute_inline if inst.kind.name == "ComputeInline" else schedule.reverse_compute_inline
-                    inline(schedule.get_sblock(name))
-            for name in also:
-                schedule.compute_inline(schedule.get_sblock(name))
-            return read_blocks(schedule.mod)
-
         sketches = [steps_of(t, k, tuple(_SAMPLING)) for t, k in zip(self.traces, self._knob_of, strict=True)]
-        return SketchStructure(self.space, sketches, blocks)
+        return SketchStructure(self.space, sketches, functools.cache(self._blocks))
+
+    def _blocks(self, sketch: int, also: tuple[str, ...]) -> list[Block]:
+        """The blocks of a sketch where what it inlines, and some others, are inlined."""
+        schedule = Schedule(self.mod, debug_mask="none", error_render_level="none")
+        inline = {"ComputeInline": schedule.compute_inline, "ReverseComputeInline": schedule.reverse_compute_inline}
+        got: list[tuple[Any, str]] = []
+        for inst in self.traces[sketch].insts:
+            if inst.kind.name == "GetSBlock":
+                got.append((inst.outputs[0], str(inst.attrs[0])))
+            if inst.kind.name in inline:
+                name = next(n for rv, n in got if rv.same_as(inst.inputs[0]))
+                inline[inst.kind.name](schedule.get_sblock(name))
+        for name in also:
+            schedule.compute_inline(schedule.get_sblock(name))
+        return read_blocks(schedule.mod)
 
     def apply(self, row: np.ndarray) -> Schedule:
         """The scheduled program of a row, post-processed and ready to build. Raises `InvalidRow`."""

@@ -93,7 +93,7 @@ _LEAVES = ("IntImm", "FloatImm", "Var", "StringImm")
 def read_blocks(mod: tvm.IRModule) -> list[Block]:
     """The blocks of a function that is a list of loop nests, in order. Raises `Uninterpreted`."""
     main = mod["main"]
-    root = getattr(main.body, "block", None)
+    root: Any = getattr(main.body, "block", None)
     if getattr(root, "name_hint", "") != "root" or list(root.iter_vars) or main.attrs is None:
         raise Uninterpreted("the function is not a list of loop nests")
     buffers: dict[str, Buffer] = {}

@@ -21,6 +21,9 @@ __all__ = ["Interpreter", "Structure", "columns", "fresh"]
 PROBES = 16
 """Rows on which a space's interpretation is compared with TVM's features, before any of them is given."""
 
+DRAWN = 16 * PROBES
+"""Rows among which those are found: of a sketch's random rows, many have a compute location that TVM replaces."""
+
 
 class Structure(Protocol):
     """How the rows of a space are scheduled, for many rows at once."""
@@ -30,7 +33,10 @@ class Structure(Protocol):
         ...
 
     def scheduled(self, shared: Any, codes: np.ndarray) -> NestSchedule:
-        """The scheduled programs of rows of one group. Raises `Uninterpreted`, and `Differs` where they are not alike."""
+        """The scheduled programs of rows of one group.
+
+        Raises `Uninterpreted`, and `Differs` where they do not have one structure.
+        """
         ...
 
 
@@ -79,10 +85,15 @@ class Interpreter:
         except Uninterpreted as e:
             self.refusal = str(e)
             return
-        rows = self.space.canonical(draw(self.space, set(), PROBES, np.random.default_rng(0)))
-        for row, mine in zip(rows, self._rows(rows), strict=True):
-            if mine is None:
-                continue
+        rows = self.space.canonical(draw(self.space, set(), DRAWN, np.random.default_rng(0)))
+        known: list[tuple[np.ndarray, np.ndarray]] = []
+        for some in np.split(rows, range(2 * PROBES, len(rows), 2 * PROBES)):
+            found = zip(some, self._rows(some), strict=True)
+            known += [(row, mine) for row, mine in found if mine is not None]
+            if len(known) >= PROBES:
+                break
+        self.unknown.clear()
+        for row, mine in known[:PROBES]:
             try:
                 theirs = self._exact(row)
             except ValueError:
@@ -93,7 +104,7 @@ class Interpreter:
                 return
             self.checked += 1
         if not self.checked:
-            self.refusal = f"none of {PROBES} rows could be interpreted"
+            self.refusal = f"none of {len(rows)} rows could be interpreted"
 
     def _rows(self, codes: np.ndarray) -> list[np.ndarray | None]:
         found: list[np.ndarray | None] = [None] * len(codes)

@@ -1,4 +1,4 @@
-"""The statements of scheduled nests as features are taken of them: indices moved into compact buffers, paddings simplified."""
+"""The statements of scheduled nests as features are taken of them: buffers compact, paddings simplified."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _tidy(e: Affine) -> Affine:
 
 
 def _merged(e: Affine) -> Affine:
-    """With neighbouring digits of one loop as one digit, as TVM writes them: `f // 12 % 2 * 8 + f // 4 % 3 * 2 + ...`."""
+    """With neighbouring digits of one loop as one, as TVM writes them: `f // 12 % 2 * 6 + f // 4 % 3 * 2`."""
     terms = list(e.terms)
     for i in range(len(terms)):
         for j in range(i + 1, len(terms)):
@@ -124,7 +124,7 @@ def _add(counts: dict[str, Lane], what: str, n: Any) -> None:
 
 def _count(counts: dict[str, Lane], e: Affine, where: Any = True) -> None:
     """Count the integer operations of an index as it is written."""
-    written, some = np.int64(0), np.int64(0)
+    written = np.int64(0)
     for (atom, c), active in zip(e.terms, e.active(), strict=True):
         on = (active & where).astype(np.int64)
         written = written + on
@@ -136,12 +136,15 @@ def _count(counts: dict[str, Lane], e: Affine, where: Any = True) -> None:
 
 
 def _unfolded(e: Affine) -> tuple[tuple[Atom, Lane], ...]:
-    """The terms of a bounded index: TVM writes `i // 30 < 29` as `i < 870`."""
-    alone = np.sum([np.asarray(a, dtype=np.int64) for a in np.broadcast_arrays(*e.active())], axis=0) == 1
+    """The terms of a bounded index: TVM writes `i % 90 // 30 < 2` as `i % 90 < 60`."""
+    if not e.terms:
+        return ()
+    active = e.active()
+    alone = np.sum([np.asarray(a, dtype=np.int64) for a in np.broadcast_arrays(*active)], axis=0) == 1
     found = []
-    for a, c in e.terms:
-        plain = alone & (np.asarray(a.size) > 1) & (np.asarray(a.below) * a.size == a.loop.extent)
-        found.append((Atom(a.loop, np.where(plain, 1, a.below), np.where(plain, a.loop.extent, a.size)), c))
+    for (a, c), on in zip(e.terms, active, strict=True):
+        plain = alone & on
+        found.append((Atom(a.loop, np.where(plain, 1, a.below), np.where(plain, a.below * a.size, a.size)), c))
     return tuple(found)
 
 

@@ -90,7 +90,9 @@ def _inner(s: NestSchedule, block: Block, loops: list[Loop], lanes: Lane, n: int
 
 def _contiguous(block: Block, loops: list[Loop], n: int) -> np.ndarray:
     """How many of the innermost loops go through every buffer in order `(n,)`."""
-    accesses = [(x.buffer.shape, [i(block.bound) for i in x.indices]) for x in block.loads if x.buffer is not block.target]
+    accesses = [
+        (x.buffer.shape, [i(block.bound) for i in x.indices]) for x in block.loads if x.buffer is not block.target
+    ]
     written = [Affine((), i) if isinstance(i, int) else block.bound[i] for i in block.written]
     most = np.full(n, 2**31 - 1)
     for shape, index in [*accesses, (block.target.shape, written)]:
@@ -114,8 +116,8 @@ def _stride(shape: tuple[int, ...], index: list[Affine], loop: Loop, n: int) -> 
     """Elements that a loop's variable moves an access by `(n,)`, by the last dimension that has it."""
     result, step = np.zeros(n, dtype=np.int64), 1
     for extent, e in zip(reversed(shape), reversed(index), strict=True):
-        for atom, c in e.terms:
-            if atom.loop is loop and atom.size is loop.extent:
+        for atom, c in e.terms:  # TVM reads no stride off an index from which a number is subtracted
+            if not np.any(np.asarray(e.base) < 0) and atom.loop is loop and atom.size is loop.extent:
                 result = np.where(result == 0, c * step, result)
         step *= extent
     return result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -115,8 +116,10 @@ class NestSchedule:
         order = iter(loops)
         new = [next(order) if id(x) in wanted else x for x in chain]
         above, inside = chain[0].parent, chain[-1].children
+        if above is None:
+            raise Uninterpreted("a loop is no longer there")
         at = _where(above, chain[0])
-        for parent, child in zip(new, new[1:], strict=False):
+        for parent, child in itertools.pairwise(new):
             parent.children, child.parent = [child], parent
         new[0].parent, above.children[at] = above, new[0]
         new[-1].children = inside
@@ -243,7 +246,7 @@ class NestSchedule:
         """Put a chain of loops in the place of another, and rewrite the indices under it."""
         if any(x.kind != "serial" for x in old):
             raise Uninterpreted("a loop is annotated before it is split")
-        for outer, inner in zip(old, old[1:], strict=False):
+        for outer, inner in itertools.pairwise(old):
             if outer.children != [inner]:
                 raise Uninterpreted("loops that are fused are not nested directly")
         above, inside = old[0].parent, old[-1].children
@@ -251,7 +254,7 @@ class NestSchedule:
             raise Uninterpreted("a loop is no longer there")
         above.children[_where(above, old[0])] = new[0]
         new[0].parent = above
-        for parent, child in zip(new, new[1:], strict=False):
+        for parent, child in itertools.pairwise(new):
             parent.children, child.parent = [child], parent
         new[-1].children = inside
         for child in inside:

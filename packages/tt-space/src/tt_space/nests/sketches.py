@@ -195,7 +195,7 @@ class _Replay:
 
 
 def _may(s: NestSchedule, loops: list[Loop], at: int) -> Any:
-    """Where TVM computes a block at a loop of its reader: not at one of one trip, nor at a spatial one inside a reduction."""
+    """Where TVM computes a block at a loop of its reader: not one of one trip, nor a spatial one inside a reduction."""
     spatial = [s.iterates(loop) == "spatial" for loop in loops]
     last = max((i for i, x in enumerate(spatial) if x), default=-1)
     one = [np.asarray(x.extent) == 1 for x in loops]
