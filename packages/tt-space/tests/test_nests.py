@@ -1,5 +1,7 @@
 """Features of loop nests: by hand, and as TVM extracts them."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import tvm
@@ -38,11 +40,18 @@ def product_of(rows, depth, columns):
     return tvm.IRModule({"main": func})
 
 
+def product_block(s):
+    block = s.get_sblock("C")
+    assert block is not None
+    return block
+
+
 def test_a_matrix_product_by_hand():
     """4 x 8 times 8 x 16, loops i, j, k: what Ansor's appendix B says, worked out on paper."""
     s = NestSchedule(read_blocks(product_of(4, 8, 16)))
-    i, j, k = s.get_loops(s.get_sblock("C"))
-    s.decompose_reduction(s.get_sblock("C"), k)
+    block = product_block(s)
+    i, _, k = s.get_loops(block)
+    s.decompose_reduction(block, k)
     s.parallel(i)
     s.unroll(k)
     (row,) = features_of(lowered(s), 1)[0]
@@ -77,7 +86,7 @@ def test_many_programs_at_once_are_each_alone():
 
     def features(i_tile, j_tile, n):
         s = NestSchedule(read_blocks(product_of(4, 8, 16)))
-        block = s.get_sblock("C")
+        block = product_block(s)
         i, j, k = s.get_loops(block)
         i, i_in = s.split(i, [None, i_tile])
         j, j_in = s.split(j, [None, j_tile])
@@ -95,14 +104,14 @@ def test_many_programs_at_once_are_each_alone():
 
 def test_a_split_with_a_remainder_is_told_apart():
     s = NestSchedule(read_blocks(product_of(4, 8, 16)))
-    i, *_ = s.get_loops(s.get_sblock("C"))
+    i, _, k = s.get_loops(product_block(s))
     with pytest.raises(Differs) as e:
         s.split(i, [None, np.array([1, 3, 2])])
     assert e.value.where.tolist() == [True, False, True]
     with pytest.raises(Uninterpreted, match="remainder"):
         s.split(i, [None, np.array([3, 3])])
     with pytest.raises(Uninterpreted, match="not nested directly"):
-        s.fuse(s.get_loops(s.get_sblock("C"))[0], s.get_loops(s.get_sblock("C"))[2])
+        s.fuse(i, k)
 
 
 def test_indices_divide_where_the_result_is_affine():
@@ -225,7 +234,7 @@ def test_a_space_that_differs_from_tvm_is_refused():
 
 def test_joined_spaces_interpret_by_part():
     mod = lower(convolution, [(1, 8, 8, 16), (32, 16, 3, 3), (32,)], packed=True)
-    programs = Both().open(mod, NATIVE)
+    programs: Any = Both().open(mod, NATIVE)
     rows = programs.space.canonical(programs.space.sample(24, np.random.default_rng(0)))
     found = programs.interpret(rows)
     part = [programs.space.knobs[0].choices[r[0]] for r in rows]

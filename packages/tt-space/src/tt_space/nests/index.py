@@ -79,7 +79,12 @@ class Atom:
 
     def same(self, other: Atom) -> bool:
         """Whether two atoms are the same digit of the same loop."""
-        return self.loop is other.loop and (self.below is other.below or always(self.below == other.below))
+        if self.loop is not other.loop:
+            return False
+        return all(
+            mine is theirs or always(mine == theirs)
+            for mine, theirs in ((self.below, other.below), (self.size, other.size))
+        )
 
 
 @dataclass(frozen=True)
