@@ -2,10 +2,10 @@
 
     hatch run python benchmarks/features.py [--batch 64] [--rows 256] [--only resnet18]
 
-For each recording: rows asked, how many were interpreted, CPU ms a row of all of them as a worker answers (rows that are
-not interpreted are replayed and given to TVM), of TVM alone (8 rows), how many differ from the recorded statements, and
-what is not interpreted, with the reason. The first question of a space, which compares 16 rows with TVM, is not counted;
-its seconds stand beside. Last, the means over recordings. About a minute.
+For each recording: rows asked, how many were interpreted, CPU ms a row of all of them as a worker answers (rows that
+are not interpreted are replayed and given to TVM), of TVM alone (8 rows), how many differ from the recorded statements,
+and what is not interpreted, with the reason. The first question of a space, which compares 16 rows with TVM, is not
+counted; its seconds stand beside. Last, the means over recordings. About a minute.
 """
 
 from __future__ import annotations
@@ -57,11 +57,8 @@ def _one(path: Path, batch: int, rows: int) -> tuple[float, float]:
     theirs = 1e3 * (time.process_time() - began) / 8
     told = programs.interpret(codes)
     count = sum(f is not None for f in told)
-    name = path.name.removesuffix(".json.gz")
-    print(
-        f"{name:32} {len(codes):4} {count:9} {mine:10.3f} {theirs:7.2f} {first:9.2f} {differ:7}{_why(programs)}",
-        flush=True,
-    )
+    figures = f"{len(codes):4} {count:9} {mine:10.3f} {theirs:7.2f} {first:9.2f} {differ:7}"
+    print(f"{path.name.removesuffix('.json.gz'):32} {figures}{_why(programs)}", flush=True)
     return mine, theirs
 
 

@@ -174,23 +174,27 @@ def _spans(a: Access, nest: _Nest) -> tuple[np.ndarray, list[Lane]]:
     """Elements that each loop and those in it touch `(loops, n)`, and the extents of what all of them touch."""
     low = [[e.base for e in index] for index in a.indices]
     high = [[e.base for e in index] for index in a.indices]
+    uses: dict[int, list[tuple[int, int, Any, Lane]]] = {}
+    for j, index in enumerate(a.indices):
+        for d, e in enumerate(index):
+            for atom, c in e.terms:
+                uses.setdefault(id(atom.loop), []).append((j, d, atom, c))
+
+    def reached(d: int) -> Lane:
+        return _most([h[d] for h in high], np.maximum) - _most([x[d] for x in low], np.minimum) + 1
+
     numels = np.ones((len(nest.loops), nest.n), dtype=np.int64)
-    shape: list[Lane] = [1] * len(a.shape)
+    shape: list[Lane] = [reached(d) for d in range(len(a.shape))]
     for i in range(len(nest.loops) - 1, -1, -1):
-        for j, index in enumerate(a.indices):
-            for d, e in enumerate(index):
-                for atom, c in e.terms:
-                    if atom.loop is nest.loops[i]:
-                        # TVM keeps the first value of a loop in its modular sets, so that a remainder is 0 for it
-                        reach = (atom.size - 1) * (np.asarray(atom.below) * atom.size == atom.loop.extent)
-                        low[j][d] = low[j][d] + np.minimum(c, 0) * reach
-                        high[j][d] = high[j][d] + np.maximum(c, 0) * reach
-        shape = [
-            _most([h[d] for h in high], np.maximum) - _most([x[d] for x in low], np.minimum) + 1
-            for d in range(len(a.shape))
-        ]
-        numels[i] = product(shape)
-    return numels, shape
+        mine = uses.get(id(nest.loops[i]), [])
+        for j, d, atom, c in mine:
+            # TVM keeps the first value of a loop in its modular sets, so that a remainder is 0 for it
+            reach = (atom.size - 1) * (np.asarray(atom.below) * atom.size == atom.loop.extent)
+            low[j][d] = low[j][d] + np.minimum(c, 0) * reach
+            high[j][d] = high[j][d] + np.maximum(c, 0) * reach
+            shape[d] = reached(d)
+        numels[i] = product(shape) if mine or i == len(nest.loops) - 1 else numels[i + 1]
+    return numels, shape if nest.loops else [1] * len(a.shape)
 
 
 def _most(values: list[Lane], which: Any) -> Lane:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -132,6 +133,10 @@ class Affine:
 
     def active(self) -> list[Any]:
         """For each term, where it is written: an atom with one value is 0."""
+        return self._active
+
+    @cached_property
+    def _active(self) -> list[Any]:
         return [(np.asarray(a.size) > 1) & (np.asarray(c) != 0) for a, c in self.terms]
 
     def same(self, other: Affine) -> bool:

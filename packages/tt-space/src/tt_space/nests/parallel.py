@@ -71,15 +71,15 @@ def _outer(s: NestSchedule, loops: list[Loop], most: Lane, n: int) -> list[np.nd
 def _inner(s: NestSchedule, block: Block, loops: list[Loop], lanes: Lane, n: int) -> list[np.ndarray]:
     """The loops that are fused and vectorised, a mask `(n,)` for each."""
     masks = [np.zeros(n, bool) for _ in loops]
-    reach = _contiguous(block, loops, n)
-    plain = all(s.iterates(x) == "spatial" and len(x.children) == 1 and not np.any(x.unroll) for x in loops)
-    if plain and not uniform(reach < len(loops)):
+    first = len(loops)
+    while first and s.iterates(loops[first - 1]) == "spatial" and len(loops[first - 1].children) == 1:
+        first -= 1
+    reach = _contiguous(block, loops[first:], n)
+    if not first and not np.any([x.unroll for x in loops]) and not uniform(reach < len(loops)):
         raise Uninterpreted("all loops of a nest are fused")
     trips, open_, count = np.ones(n, dtype=np.int64), np.ones(n, bool), np.zeros(n, dtype=np.int64)
-    for i in range(len(loops) - 1, -1, -1):
+    for i in range(len(loops) - 1, first - 1, -1):
         loop = loops[i]
-        if s.iterates(loop) != "spatial" or len(loop.children) != 1:
-            break
         open_ &= (count < reach) & ~(np.asarray(loop.unroll) > 0)
         trips = np.where(open_, trips * loop.extent, trips)
         open_ &= trips <= lanes
@@ -90,20 +90,18 @@ def _inner(s: NestSchedule, block: Block, loops: list[Loop], lanes: Lane, n: int
 
 def _contiguous(block: Block, loops: list[Loop], n: int) -> np.ndarray:
     """How many of the innermost loops go through every buffer in order `(n,)`."""
-    accesses = [
-        (x.buffer.shape, [i(block.bound) for i in x.indices]) for x in block.loads if x.buffer is not block.target
-    ]
+    others = [x for x in block.loads if x.buffer is not block.target]
+    accesses = [(x.buffer.shape, [i(block.bound) for i in x.indices]) for x in others]
     written = [Affine((), i) if isinstance(i, int) else block.bound[i] for i in block.written]
     most = np.full(n, 2**31 - 1)
     for shape, index in [*accesses, (block.target.shape, written)]:
+        strides = _strides(shape, index)
         fusible, open_, used = np.zeros(n, dtype=np.int64), np.ones(n, bool), np.zeros(n, bool)
         before: Any = np.zeros(n, dtype=np.int64)  # the stride that the next loop must have
         for loop in reversed(loops):
-            stride = _stride(shape, index, loop, n)
+            stride = np.asarray(strides.get(id(loop), 0))
             none = stride == 0
-            first = ~none & ~used
-            open_ &= ~(first & (stride != 1) & (fusible != 0))
-            open_ &= ~(~none & used & (stride != before))
+            open_ &= none | np.where(used, stride == before, (stride == 1) | (fusible == 0))
             fusible += open_
             moved = open_ & ~none
             before = np.where(moved, stride * loop.extent, before)
@@ -112,12 +110,14 @@ def _contiguous(block: Block, loops: list[Loop], n: int) -> np.ndarray:
     return most
 
 
-def _stride(shape: tuple[int, ...], index: list[Affine], loop: Loop, n: int) -> np.ndarray:
-    """Elements that a loop's variable moves an access by `(n,)`, by the last dimension that has it."""
-    result, step = np.zeros(n, dtype=np.int64), 1
+def _strides(shape: tuple[int, ...], index: list[Affine]) -> dict[int, Lane]:
+    """Elements by which each loop's variable moves an access, by the last dimension that has it."""
+    found: dict[int, Lane] = {}
+    step = 1
     for extent, e in zip(reversed(shape), reversed(index), strict=True):
-        for atom, c in e.terms:  # TVM reads no stride off an index from which a number is subtracted
-            if not np.any(np.asarray(e.base) < 0) and atom.loop is loop and atom.size is loop.extent:
-                result = np.where(result == 0, c * step, result)
+        if not np.any(np.asarray(e.base) < 0):  # TVM reads no stride off an index from which a number is subtracted
+            for atom, c in e.terms:
+                if atom.size is atom.loop.extent:
+                    found.setdefault(id(atom.loop), c * step)
         step *= extent
-    return result
+    return found
