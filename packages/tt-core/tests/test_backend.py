@@ -13,7 +13,7 @@ from tt_core.compiler.backend import TvmBackend, TvmCandidate
 from tt_core.compiler.runtime import Timed
 from tt_core.compiler.seat import Seat
 from tt_core_fakes import FakePrograms, with_space
-from tt_spec import Knob, Space
+from tt_spec import Knob, Space, operator_features
 from tvm import te
 
 SPACE = Space((Knob("program", "choice", ("right", "wrong", "lazy", "none", "slow")),), name="fake")
@@ -111,6 +111,7 @@ def test_rows_are_realised_with_the_reason_where_there_is_no_program(backend, ta
 
 def test_features_are_of_the_rows_that_have_a_program(backend, task):
     statements, ok = backend.features(task, np.stack([RIGHT, NONE, WRONG]))
+    assert statements.operator.tolist() == [operator_features(task).tolist()] * 2
     np.testing.assert_array_equal(ok, [True, False, True])
     assert len(statements) == 2
     np.testing.assert_array_equal(statements.values, np.repeat([[0.0], [1.0]], 2, axis=0) * np.ones(164))

@@ -915,6 +915,10 @@ CAPABLE = {
         works(features=lambda self, schedules: [np.ones(164) for _ in schedules]),
         "features_are_per_statement",
     ),
+    ("space", "dreams"): (
+        works(interpret=lambda self, codes: [np.zeros((2, 164)) for _ in codes]),
+        "interprets_rows_as_their_programs",
+    ),
     ("space", "moody"): (works(repack=lambda self, row: object()), "says_how_constants_are_repacked"),
     ("space", "not callable"): (lambda: Builder(legalizers={"relax.add": 1}), "says_how_operators_are_written"),
     ("scheduler", "foretells"): (Foretells, "foresees_what_it_then_does"),

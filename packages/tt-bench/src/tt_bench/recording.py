@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from tt_spec import Measurement, Space, Statements, Task, tokens
+from tt_spec import Measurement, Space, Statements, Task, operator_features, tokens
 
 from tt_bench.subspace import Keep, narrow, restrict, widen
 
@@ -135,7 +135,8 @@ class Recorded:
         have = [s for s in found if s is not None]
         values = np.concatenate([np.zeros((0, 164), np.float32), *have]).astype(np.float64)
         offsets = np.concatenate([[0], np.cumsum([len(s) for s in have])]).astype(np.int64)
-        return Statements(values, offsets, np.zeros((len(have), 10))), np.array([s is not None for s in found], bool)
+        operator = np.repeat(operator_features(self.whole)[None], len(have), axis=0)
+        return Statements(values, offsets, operator), np.array([s is not None for s in found], bool)
 
     @classmethod
     def of(

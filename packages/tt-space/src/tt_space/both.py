@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import tvm
 from tt_spec import Knob, Limit, Space
+from tt_spec.roles import Interprets
 from tvm.s_tir import Schedule
 
 from tt_space.packing import legalizers
@@ -97,6 +98,17 @@ class Union:
 
     def repack(self, row: np.ndarray) -> Repacked | None:
         return self.parts[row[0]].repack(row[self._columns[row[0]]])
+
+    def interpret(self, codes: np.ndarray) -> list[np.ndarray | None]:
+        """Features of each row by the part it is of; None where only its program tells."""
+        codes = np.asarray(codes, dtype=np.int64)
+        found: list[np.ndarray | None] = [None] * len(codes)
+        for i, part in enumerate(self.parts):
+            mine = np.flatnonzero(codes[:, 0] == i)
+            if isinstance(part, Interprets) and len(mine):
+                for k, f in zip(mine, part.interpret(codes[mine][:, self._columns[i]]), strict=True):
+                    found[k] = f
+        return found
 
     def features(self, schedules: list[Schedule]) -> list[np.ndarray]:
         return self.parts[-1].features(schedules)

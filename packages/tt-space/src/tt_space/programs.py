@@ -72,6 +72,8 @@ class TemplateRows(ABC):
 
     space: Space
 
+    features: Callable[[list[Schedule]], list[np.ndarray]]
+
     @abstractmethod
     def scheduled(self, knobs: dict[str, Any]) -> Schedule:
         """The scheduled program of these knobs' values. May raise whatever TVM raises."""
@@ -89,6 +91,10 @@ class TemplateRows(ABC):
     def read(self, schedule: Schedule, row: np.ndarray) -> np.ndarray:
         """The canonical row of the schedule that `apply` made of `row`: the row itself."""
         return self.space.canonical(np.asarray(row, dtype=np.int64)[None])[0]
+
+    def exact(self, row: np.ndarray) -> np.ndarray:
+        """TVM's features of a row. Raises `InvalidRow`."""
+        return self.features([self.apply(row)])[0]
 
     def repack(self, row: np.ndarray) -> Repacked | None:
         """None: the programs take the workload's constants as they are."""

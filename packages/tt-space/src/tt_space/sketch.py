@@ -17,6 +17,9 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.schedule import Trace
 
 from tt_space.intrinsics import import_intrinsics
+from tt_space.nests.blocks import Block, read_blocks
+from tt_space.nests.interpreter import Interpreter
+from tt_space.nests.sketches import SketchStructure, steps_of
 from tt_space.programs import Features, InvalidRow, first_line
 
 __all__ = ["Sketch", "SketchPrograms"]
@@ -66,6 +69,26 @@ class SketchPrograms:
         self.traces = [s.trace.simplified(remove_postproc=True) for s in sketches]
         self.space, self._knob_of = _space(mod, self.traces)
         self.features = Features(mod, target)
+        self.interpret = Interpreter(self.space, self._structure, lambda row: self.features([self.apply(row)])[0])
+
+    def _structure(self) -> SketchStructure:
+        sketches = [steps_of(t, k, tuple(_SAMPLING)) for t, k in zip(self.traces, self._knob_of, strict=True)]
+        return SketchStructure(self.space, sketches, functools.cache(self._blocks))
+
+    def _blocks(self, sketch: int, also: tuple[str, ...]) -> list[Block]:
+        """The blocks of a sketch where what it inlines, and some others, are inlined."""
+        schedule = Schedule(self.mod, debug_mask="none", error_render_level="none")
+        inline = {"ComputeInline": schedule.compute_inline, "ReverseComputeInline": schedule.reverse_compute_inline}
+        got: list[tuple[Any, str]] = []
+        for inst in self.traces[sketch].insts:
+            if inst.kind.name == "GetSBlock":
+                got.append((inst.outputs[0], str(inst.attrs[0])))
+            if inst.kind.name in inline:
+                name = next(n for rv, n in got if rv.same_as(inst.inputs[0]))
+                inline[inst.kind.name](schedule.get_sblock(name))
+        for name in also:
+            schedule.compute_inline(schedule.get_sblock(name))
+        return read_blocks(schedule.mod)
 
     def apply(self, row: np.ndarray) -> Schedule:
         """The scheduled program of a row, post-processed and ready to build. Raises `InvalidRow`."""

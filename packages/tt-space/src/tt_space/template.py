@@ -13,16 +13,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import tvm
 from tt_spec import Knob, Space
 from tvm.s_tir import Schedule
 from tvm_ffi.serialization import from_json_graph_str, to_json_graph_str
 
 from tt_space.machine import vector_unit
+from tt_space.nests.blocks import read_blocks
+from tt_space.nests.index import uniform
+from tt_space.nests.interpreter import Interpreter
+from tt_space.nests.templates import TemplateStructure
 from tt_space.packing import ANCHOR
 from tt_space.programs import Features, TemplateRows
 
-__all__ = ["Anchor", "TemplatePrograms", "copied", "divisors", "find_anchor", "has_template", "pad_apart"]
+__all__ = ["Anchor", "TemplatePrograms", "copied", "divisors", "find_anchor", "has_template", "inlined", "pad_apart"]
 
 ORDERS = ("blocks rows | columns", "rows blocks | columns", "rows | blocks columns", "rows columns | blocks")
 """Outer loops: parallel ones before the bar, serial ones after it, outermost first."""
@@ -71,9 +76,14 @@ class TemplatePrograms(TemplateRows):
         self.anchor = anchor
         self.space = _space(anchor, target)
         self.features = Features(mod, target)
+        self.interpret = Interpreter(self.space, self._structure, self.exact)
+
+    def _structure(self) -> TemplateStructure:
+        blocks = read_blocks(inlined(self.mod, self.anchor.others))
+        return TemplateStructure(self.space, lambda _: blocks, lambda s, knobs: scheduled(s, self.anchor, knobs))
 
     def scheduled(self, knobs: dict[str, Any]) -> Schedule:
-        return _schedule(self.mod, self.anchor, knobs)
+        return scheduled(copied(self.mod), self.anchor, knobs)
 
 
 def has_template(mod: tvm.IRModule) -> bool:
@@ -150,8 +160,8 @@ def _orders(a: Anchor) -> tuple[str, ...]:
     return ORDERS if a.tiled == 2 and a.pixels[-2] > 1 else (ORDERS[0], ORDERS[1], ORDERS[3])
 
 
-def _schedule(mod: tvm.IRModule, a: Anchor, knobs: dict[str, Any]) -> Schedule:
-    s = copied(mod)
+def scheduled(s: Any, a: Anchor, knobs: dict[str, Any]) -> Any:
+    """Schedule a workload: `s` is TVM's schedule, or one of many programs at once (`tt_space.nests`)."""
     for name in a.others:
         s.compute_inline(s.get_sblock(name))
     last, heavy = s.get_sblock(a.last), s.get_sblock(a.name)
@@ -209,19 +219,29 @@ def copied(mod: tvm.IRModule) -> Schedule:
     return Schedule(copy, debug_mask="none", error_render_level="none")
 
 
-def pad_apart(s: Schedule, a: Anchor) -> None:
+def inlined(mod: tvm.IRModule, names: tuple[str, ...]) -> tvm.IRModule:
+    """The workload with some elementwise blocks computed where they are read."""
+    s = copied(mod)
+    for name in names:
+        s.compute_inline(s.get_sblock(name))
+    return s.mod
+
+
+def pad_apart(s: Any, a: Anchor) -> None:
     """Zeros around the image in a pass of its own."""
     n, y, *_, channel = s.get_loops(s.get_sblock(a.pad))
     s.parallel(s.fuse(n, y))
     _vectorize(s, channel, a.lanes)
 
 
-def _vectorize(s: Schedule, loop: Any, lanes: int) -> None:
+def _vectorize(s: Any, loop: Any, lanes: int) -> None:
     """Vectorise a copy's innermost loop as far as its extent is known and divides."""
     extent = s.get(loop).extent
-    if not isinstance(extent, tvm.tirx.IntImm):
+    if isinstance(extent, tvm.tirx.IntImm):
+        extent = int(extent)
+    elif not isinstance(extent, int | np.integer | np.ndarray):
         return
-    while int(extent) % lanes:
+    while not uniform(extent % lanes == 0):
         lanes //= 2
     if lanes > 1:
         s.vectorize(s.split(loop, [None, lanes])[1])

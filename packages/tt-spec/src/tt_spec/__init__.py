@@ -6,6 +6,7 @@ from tt_spec.faults import blame
 from tt_spec.guidance import Guidance
 from tt_spec.hooks import Entry, hookimpl
 from tt_spec.loop import Loop, Outcome, rows_left
+from tt_spec.operators import OPERATOR_FEATURES, operator_features
 from tt_spec.pipeline import Pipeline
 from tt_spec.plugins import Plugins, nearest
 from tt_spec.rng import draw, rng_for
@@ -37,6 +38,7 @@ from tt_spec.windows import Reference, Seen, Windows
 
 __all__ = [
     "ERRORS",
+    "OPERATOR_FEATURES",
     "Bar",
     "Batch",
     "Clock",
@@ -84,6 +86,7 @@ __all__ = [
     "hookimpl",
     "labels",
     "nearest",
+    "operator_features",
     "rng_for",
     "rows_left",
     "summary",

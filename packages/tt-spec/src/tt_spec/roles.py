@@ -56,6 +56,7 @@ __all__ = [
     "Foresees",
     "Gauges",
     "Host",
+    "Interprets",
     "Learns",
     "Lends",
     "LimitsRows",
@@ -636,6 +637,15 @@ class Workload(Protocol):
 
     def repack(self, row: np.ndarray) -> Any:
         """The constant argument that the row's program takes in another form, None where all stay as they are."""
+        ...
+
+
+@runtime_checkable
+class Interprets(Protocol):
+    """A workload that knows features of rows without making their programs."""
+
+    def interpret(self, codes: np.ndarray) -> list[np.ndarray | None]:
+        """Features `(statements, 164)` of each row, equal to those of its program; None where only that tells."""
         ...
 
 

@@ -14,8 +14,8 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 import tvm
-from tt_spec import Plugins, Realised, Statements, Task, concat_statements, token
-from tt_spec.roles import Workload
+from tt_spec import Plugins, Realised, Statements, Task, concat_statements, operator_features, token
+from tt_spec.roles import Interprets, Workload
 from tt_spec.windows import Windows, state
 
 from tt_core.compiler.arrays import compare, random_array
@@ -95,19 +95,18 @@ class TvmBackend:
     def features(self, task: Task, codes: np.ndarray) -> tuple[Statements, np.ndarray]:
         self._seat.build()
         work = self._open[task.key]
-        schedules, ok = [], np.zeros(len(codes), dtype=bool)
-        for i, row in enumerate(codes):
+        found, schedules = work.interpreted(codes), {}
+        for i in [i for i, f in enumerate(found) if f is None]:
             try:
-                schedules.append(work.schedule(row))
-                ok[i] = True
+                schedules[i] = work.schedule(codes[i])
             except ValueError:
                 continue
-        parts = (
-            [Statements(f, np.array([0, len(f)]), np.zeros((1, 10))) for f in work.programs.features(schedules)]
-            if schedules
-            else []
-        )
-        return concat_statements(parts), ok
+        if schedules:
+            for i, f in zip(schedules, work.programs.features(list(schedules.values())), strict=True):
+                found[i] = f
+        operator = operator_features(task)[None]
+        parts = [Statements(f, np.array([0, len(f)]), operator) for f in found if f is not None]
+        return concat_statements(parts), np.array([f is not None for f in found], dtype=bool)
 
     def build(self, task: Task, row: np.ndarray) -> TvmCandidate:
         self._seat.build()
@@ -276,6 +275,12 @@ class _Workload:
         if name not in self._schedules:
             self.keep(row, self.programs.apply(row))
         return self._schedules[name]
+
+    def interpreted(self, codes: np.ndarray) -> list[np.ndarray | None]:
+        """Features of rows whose programs need not be made for them."""
+        if isinstance(self.programs, Interprets):
+            return list(self.programs.interpret(codes))
+        return [None] * len(codes)
 
     def keep(self, row: np.ndarray, schedule: tvm.s_tir.Schedule) -> None:
         self._schedules[token(row)] = schedule

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tt_spec.rng import draw
+from tt_spec.roles import Interprets
 from tt_spec.space import Space
 
 __all__ = ["SpaceContract"]
@@ -65,6 +66,20 @@ class SpaceContract:
         assert len(found) == len(schedules[:2]), "features of each program"
         shapes = [f.shape for f in found]
         assert all(len(shape) == 2 and shape[1] == 164 for shape in shapes), f"(statements, 164), got {shapes}"
+
+    def test_interprets_rows_as_their_programs(self, piece: Any, operator: tuple[Any, Any]) -> None:
+        work = piece.open(*operator)
+        rows = draw(work.space, set(), 8, np.random.default_rng(3))
+        able: Any = work
+        if not isinstance(able, Interprets):
+            return
+        found = able.interpret(rows)
+        assert len(found) == len(rows), f"features or None for each of {len(rows)} rows, got {len(found)}"
+        for row, mine in zip(rows, found, strict=True):
+            if mine is not None:
+                (theirs,) = work.features([work.apply(row)])
+                assert mine.shape == theirs.shape, f"features of shape {theirs.shape}, got {mine.shape}"
+                assert np.allclose(mine, theirs, rtol=1e-5, atol=1e-6), f"row {row}: not its program's features"
 
     def test_says_how_constants_are_repacked(self, piece: Any, operator: tuple[Any, Any]) -> None:
         work = piece.open(*operator)

@@ -1,0 +1,1 @@
+"""Statement features without TVM: loop nests of many programs at once."""
