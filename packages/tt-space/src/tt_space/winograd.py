@@ -119,7 +119,7 @@ class _Structure:
         self._known: dict[int, tuple[np.ndarray, int, tvm.IRModule, list[Block]]] = {}
 
     def groups(self, codes: np.ndarray) -> list[tuple[Hashable, np.ndarray]]:
-        return TemplateStructure(self.programs.space, _no_blocks, _multiply, ("outputs",)).groups(codes)
+        return TemplateStructure(self.programs.space, _nothing, _nothing, ("outputs",)).groups(codes)
 
     def features(self, shared: Any, codes: np.ndarray) -> np.ndarray:
         space, a = self.programs.space, self.programs.anchor
@@ -152,7 +152,7 @@ class _Structure:
         return self.programs.features([s])[0]
 
 
-def _no_blocks(knobs: dict[str, Any]) -> list[Block]:
+def _nothing(*_: Any) -> list[Block]:
     return []
 
 
