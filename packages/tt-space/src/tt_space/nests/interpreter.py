@@ -11,9 +11,7 @@ import numpy as np
 from tt_spec import Space, draw
 
 from tt_space.nests.blocks import Block
-from tt_space.nests.features import features_of
 from tt_space.nests.index import Differs, Uninterpreted
-from tt_space.nests.lower import lowered
 from tt_space.nests.schedule import NestSchedule
 
 __all__ = ["Interpreter", "Structure", "columns", "fresh"]
@@ -32,8 +30,8 @@ class Structure(Protocol):
         """Rows that may have one structure: what they share, and their indices `(m,)`."""
         ...
 
-    def scheduled(self, shared: Any, codes: np.ndarray) -> NestSchedule:
-        """The scheduled programs of rows of one group.
+    def features(self, shared: Any, codes: np.ndarray) -> np.ndarray:
+        """Features `(n, statements, 164)` of rows of one group.
 
         Raises `Uninterpreted`, and `Differs` where they do not have one structure.
         """
@@ -115,7 +113,7 @@ class Interpreter:
         while todo:
             shared, ids = todo.pop()
             try:
-                values = features_of(lowered(structure.scheduled(shared, codes[ids])), len(ids))
+                values = structure.features(shared, codes[ids])
             except Differs as e:
                 todo += [(shared, ids[e.where]), (shared, ids[~e.where])]
                 continue

@@ -10,8 +10,10 @@ import numpy as np
 from tt_spec import Space
 
 from tt_space.nests.blocks import Block
+from tt_space.nests.features import features_of
 from tt_space.nests.index import Lane, Loop, Uninterpreted, uniform
 from tt_space.nests.interpreter import fresh
+from tt_space.nests.lower import lowered
 from tt_space.nests.parallel import annotated
 from tt_space.nests.schedule import NestSchedule
 
@@ -88,6 +90,9 @@ class SketchStructure:
         kinds, which = np.unique(codes[:, apart], axis=0, return_inverse=True)
         which = which.reshape(-1)
         return [(tuple(map(int, kind)), np.flatnonzero(which == i)) for i, kind in enumerate(kinds)]
+
+    def features(self, shared: Any, codes: np.ndarray) -> np.ndarray:
+        return features_of(lowered(self.scheduled(shared, codes)), len(codes))
 
     def scheduled(self, shared: Any, codes: np.ndarray) -> NestSchedule:
         steps = self.sketches[shared[0]]

@@ -9,7 +9,9 @@ import numpy as np
 from tt_spec import Space
 
 from tt_space.nests.blocks import Block
+from tt_space.nests.features import features_of
 from tt_space.nests.interpreter import columns, fresh
+from tt_space.nests.lower import lowered
 from tt_space.nests.schedule import NestSchedule
 
 __all__ = ["TemplateStructure"]
@@ -46,6 +48,9 @@ class TemplateStructure:
             (tuple(zip(self._shared, map(int, kind), strict=True)), np.flatnonzero(which == i))
             for i, kind in enumerate(kinds)
         ]
+
+    def features(self, shared: Any, codes: np.ndarray) -> np.ndarray:
+        return features_of(lowered(self.scheduled(shared, codes)), len(codes))
 
     def scheduled(self, shared: Any, codes: np.ndarray) -> NestSchedule:
         knobs = columns(self.space, codes, shared)
