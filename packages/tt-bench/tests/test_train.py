@@ -119,7 +119,7 @@ train.train(what(Path(sys.argv[1])), plugins(), data=school(), say=say)
 """
 
 
-def test_kill_9_loses_nothing(tmp_path):
+def test_a_killed_training_goes_on_to_the_same_weights(tmp_path):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])}
     command = [sys.executable, "-c", KILLED, str(tmp_path)]
     slow = subprocess.Popen([*command, "slow"], stdout=subprocess.PIPE, text=True, env=environment)

@@ -161,7 +161,7 @@ def test_learns_what_it_then_finds_in_another_task(model):
 @pytest.mark.parametrize("freeze", ["body", "embedding", "none"])
 def test_fine_tuning_adapts_and_freezes_what_it_says(loss, freeze):
     rng = np.random.default_rng(0)
-    piece = pretrained(ATFormer, loss=loss, freeze=freeze, tune_steps=60, tune_rate=1e-2, epochs=10)
+    piece = pretrained(ATFormer, loss=loss, freeze=freeze, tune_steps=60, tune_rate=1e-2, anchor=1.0, epochs=10)
     assert piece.base_ is not None
     before = {k: v.copy() for k, v in piece.base_.P.items()}
     X, y = data(80, rng)
@@ -172,6 +172,15 @@ def test_fine_tuning_adapts_and_freezes_what_it_says(loss, freeze):
     assert moved == {"body": {"out"}, "embedding": {"encoder", "out"}, "none": {"embed", "encoder", "out"}}[freeze]
     assert all(np.array_equal(v, before[k]) for k, v in piece.base_.P.items()), "what was learned beforehand stays"
     assert np.corrcoef(piece.predict(TASK, X).mean, y)[0, 1] > 0.3
+
+
+def test_few_rows_of_noise_do_not_spoil_what_was_learned():
+    rng = np.random.default_rng(0)
+    piece = pretrained(ATFormer, epochs=40, rate=3e-3)
+    X, y = data(200, rng)
+    before = np.corrcoef(piece.predict(TASK, X).mean, y)[0, 1]
+    piece.fit([(TASK, data(16, rng)[0], rng.random(16))], np.random.default_rng(1))
+    assert np.corrcoef(piece.predict(TASK, X).mean, y)[0, 1] > before - 0.1 > 0.4
 
 
 def test_a_fit_ends_after_its_seconds():

@@ -35,7 +35,9 @@ NEVER = -1e30
 
 def linear(P: Mapping[str, Any], name: str, x: Any) -> Any:
     """x W + b: `(…, d_in)` to `(…, d_out)`."""
-    return x @ P[f"{name}.weight"] + P[f"{name}.bias"]
+    W = P[f"{name}.weight"]
+    flat = x.reshape(-1, x.shape[-1])  # numpy would make a small product of each program
+    return (flat @ W + P[f"{name}.bias"]).reshape(*x.shape[:-1], W.shape[1])
 
 
 def relu(x: Any) -> Any:

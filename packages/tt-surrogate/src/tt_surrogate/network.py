@@ -60,8 +60,10 @@ class Network:
             as statements. (default: True)
         freeze: Layers that fine-tuning leaves alone: "none", "embedding", or "body" (all but the last).
             (default: "body")
-        tune_steps: Steps of fine-tuning, each on all rows, or on a batch if more layers learn. (default: 40)
-        tune_rate: Adam's step while fine-tuning. (default: 1e-3)
+        tune_steps: Steps of fine-tuning, each on all rows, or on a batch if more layers learn. (default: 60)
+        tune_rate: Adam's step while fine-tuning; 0 means 0.02 for the last layer alone, 3e-4 for more. (default: 0)
+        anchor: Penalty over the number of rows that draws the last layer to what was learned beforehand: with 16 rows
+            and without it, what was learned is spoilt. (default: 200)
         seconds: `fit` ends after so long, with what it has learned; a run whose fits are that long is not repeatable.
             (default: 10)
         threads: Of PyTorch; 0 means all. (default: 1, so that timing on the same machine is not disturbed)
@@ -86,8 +88,9 @@ class Network:
     operator: bool = True
     mask: bool = True
     freeze: Literal["none", "embedding", "body"] = "body"
-    tune_steps: int = 40
-    tune_rate: float = 1e-3
+    tune_steps: int = 60
+    tune_rate: float = 0.0
+    anchor: float = 200.0
     seconds: float = 10.0
     threads: int = 1
     base_: _Learned | None = field(default=None, init=False, repr=False)
@@ -229,7 +232,8 @@ class Network:
         else:
             frozen = [k for k in base.P if self.freeze == "embedding" and k.startswith("embed.")]
             steps = -(-sum(data.sizes) // self.batch)
-            plan = {**asdict(self._plan()), "rate": self.tune_rate, "last_rate": self.tune_rate, "length": base.length}
+            plan = {**asdict(self._plan()), "length": base.length}
+            plan["rate"] = plan["last_rate"] = self.tune_rate or 3e-4
             plan["epochs"] = max(1, self.tune_steps // steps)
             P = train(base.P, self._forward, data, Plan(**plan), seed, frozen)
         return self._ranged(replace(base, P=P), groups, data)
@@ -237,16 +241,23 @@ class Network:
     def _tune_head(self, base: _Learned, data: Programs) -> dict[str, np.ndarray]:
         """The last layer alone, in numpy: scores are linear in it."""
         H, c = self._summaries(base, data.X, data.offsets)
-        head = {"w": base.P["out.weight"][:, 0].astype(np.float64), "b": base.P["out.bias"].astype(np.float64)}
+        w, b = base.P["out.weight"][:, 0].astype(np.float64), float(base.P["out.bias"][0])
+        F, spread = H @ w + c * b, H.std(axis=0)
+        unit = float(F.std()) or 1.0
+        even = np.where(spread > 1e-3 * spread.max(initial=0.0), 1.0 / np.maximum(spread, 1e-30), 0.0)
+        often = 1.0 / max(1.0, float(c.mean()))
+        Z = unit * np.column_stack([H * even, c * often, F / unit])  # steps of one size in every direction
         order = slates(data.sizes, self.slate, np.random.default_rng(0))
         index, sizes = np.concatenate(order), [len(s) for s in order]
-        H, c, y = H[index], c[index], data.y[index]
-        adam = Adam(head, self.decay)
+        step = {"v": np.zeros(Z.shape[1])}
+        adam = Adam(step)
         for _ in range(self.tune_steps):
-            _, grad = mean_loss(self.loss, H @ head["w"] + c * head["b"], y, sizes)
-            adam.step(head, {"w": H.T @ grad, "b": np.array([c @ grad])}, self.tune_rate)
-        tuned = {"out.weight": head["w"][:, None].astype(np.float32), "out.bias": head["b"].astype(np.float32)}
-        return {**base.P, **tuned}
+            _, grad = mean_loss(self.loss, (F + Z @ step["v"])[index], data.y[index], sizes)
+            pull = self.anchor / len(F) * step["v"]
+            adam.step(step, {"v": Z[index].T @ grad + pull}, self.tune_rate or 0.02)
+        v, level, stretch = step["v"][:-2], step["v"][-2], step["v"][-1]
+        w, b = w * (1 + stretch) + unit * even * v, b * (1 + stretch) + unit * often * level
+        return {**base.P, "out.weight": w[:, None].astype(np.float32), "out.bias": np.array([b], np.float32)}
 
     def _forward(self, P: Parameters, Z: Any, keep: Any, xp: Any, drop: Drop) -> Any:
         return self.forward(P, Z, self._kept(keep, xp), xp, drop)
