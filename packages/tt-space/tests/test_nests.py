@@ -15,6 +15,7 @@ from tt_space.nests.interpreter import Interpreter
 from tt_space.nests.lower import lowered
 from tt_space.nests.schedule import NestSchedule
 from tt_space.packing import legalizers
+from tt_spec import draw
 from tvm import relax, te
 
 NATIVE = tvm.target.Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu(), "num-cores": 2})
@@ -222,22 +223,26 @@ def test_a_space_that_differs_from_tvm_is_refused():
     """One wrong column in one probe is enough."""
     mod = lower(dense, [(6, 48), (48, 64), (64,)], packed=True)
     programs = TemplatePrograms(mod, NATIVE)
-    rows = programs.space.sample(4, np.random.default_rng(0))
+    rows = programs.space.canonical(draw(programs.space, set(), 24, np.random.default_rng(0)))
     asked = []
 
     def exact(row):
-        asked.append(row)
+        asked.append(tuple(row))
         found = programs.exact(row)
         found[-1, 163] += 0.01 * (len(asked) == 16)
         return found
 
     interpret = Interpreter(programs.space, programs._structure, exact)
-    assert interpret(rows) == [None] * 4 and len(asked) == 16
+    some = interpret(rows[:4])
+    assert interpret.checked == 4 and asked == [*dict.fromkeys(asked)] and {*asked} == {*map(tuple, rows[:4])}
+    for row, f in zip(rows, some, strict=False):
+        assert f is not None and np.array_equal(f, programs.exact(row)), "the first rows are TVM's own"
+    assert interpret(rows[4:]) == [None] * 20 and len(asked) == 16
     assert interpret.refusal is not None and "not TVM's" in interpret.refusal
-    assert interpret(rows) == [None] * 4 and len(asked) == 16, "it is asked once"
+    assert interpret(rows) == [None] * 24 and len(asked) == 16, "it is asked no more"
     good = Interpreter(programs.space, programs._structure, programs.exact)
     outside = np.array(programs.space.shape)
-    assert [f is None for f in good(np.stack([outside, *rows]))] == [True, *[False] * 4]
+    assert [f is None for f in good(np.stack([outside, *rows]))] == [True, *[False] * 24]
     assert good.refusal is None and good.checked == 16
 
 
@@ -261,5 +266,5 @@ def test_what_is_no_nest_of_loops_is_left_to_tvm():
     with pytest.raises(Uninterpreted, match="index has a Min"):
         read_blocks(mod)
     programs = Sketch().open(mod, NATIVE)
-    assert programs.interpret(programs.space.sample(2, np.random.default_rng(0))) == [None, None]
+    assert programs.interpret(programs.space.sample(16, np.random.default_rng(0))) == [None] * 16
     assert programs.interpret.refusal is not None

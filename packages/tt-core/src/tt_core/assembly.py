@@ -22,6 +22,7 @@ from tt_spec.roles import (
     RacesModels,
     Remembers,
     RunsModels,
+    Saves,
     Scheduler,
     Stopper,
     Store,
@@ -87,9 +88,9 @@ class Assembled:
     batch: int
 
     def prestart(self) -> None:
-        """Let cost models load what they need beside the first builds, one of a kind for all."""
+        """Let cost models load what they need beside the first builds, one of a kind and of its weights for all."""
         models = [m for p in self.pipelines for m in (p.surrogate, p.draft) if m is not None]
-        for model in {type(m): m for m in models}.values():
+        for model in {(type(m), str(m.weights) if isinstance(m, Saves) else ""): m for m in models}.values():
             if isinstance(model, Prestarts):
                 with blame("surrogate", model):
                     model.prestart()

@@ -16,10 +16,13 @@ from tt_surrogate import weights as files
 from tt_surrogate.pack_sum import program_ids
 from tt_surrogate.portable import Portable
 
-__all__ = ["Beforehand", "as_bytes", "booster_of", "finite", "load", "rows_of"]
+__all__ = ["Beforehand", "as_bytes", "booster_of", "check", "finite", "load", "rows_of"]
 
 SHIPPED = Path(__file__).with_name("shipped")
 """Weights that come with the package, by what they read."""
+
+WIDTHS = (0, files.STATEMENT, files.OPERATOR)
+"""Columns of a statement that trees may have learned from; 0 is over knobs."""
 
 
 @dataclass(frozen=True)
@@ -93,10 +96,17 @@ def load(weights: str | Path, inputs: str, objective: str) -> Beforehand | None:
     return found
 
 
+def check(weights: str | Path) -> None:
+    """Raise `WeightsError` unless the named file can be read; of trees only XGBoost, which takes long to load, can say
+    more."""
+    if weights != "shipped":
+        files.read(weights, "xgb", WIDTHS)
+
+
 @lru_cache(maxsize=4)
 def _read(path: str, changed: int) -> Beforehand:
     """The file as it was then; one model per task reads it once."""
-    found = files.read(path, "xgb", (0, files.STATEMENT, files.OPERATOR))
+    found = files.read(path, "xgb", WIDTHS)
     options = found.options
     try:
         return Beforehand(

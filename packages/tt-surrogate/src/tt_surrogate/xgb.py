@@ -14,7 +14,7 @@ import numpy as np
 from tt_spec.roles import Progress
 from tt_spec.types import Group, Prediction, Statements, Task, concat_statements
 
-from tt_surrogate.beforehand import Beforehand, as_bytes, booster_of, finite, load, rows_of
+from tt_surrogate.beforehand import Beforehand, as_bytes, booster_of, check, finite, load, rows_of
 from tt_surrogate.pack_sum import program_ids, sum_statements
 from tt_surrogate.portable import Portable, all_columns
 from tt_surrogate.trees import Growth, KnobRanks, KnobSquares, Programs
@@ -114,6 +114,8 @@ class XGB:
         """Load XGBoost beside what is done meanwhile: its first import takes 1.5 s of a core, 10 s from a cold disk."""
         if "xgboost" not in sys.modules:
             threading.Thread(target=importlib.import_module, args=("xgboost",), daemon=True).start()
+        if self.weights is not None:
+            check(self.weights)
 
     def foreknows(self, task: Task) -> str | None:
         before = self._before()

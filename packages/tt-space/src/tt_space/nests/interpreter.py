@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections import Counter
 from collections.abc import Callable, Hashable
 from typing import Any, Protocol
 
 import numpy as np
-from tt_spec import Space, draw
+from tt_spec import Space
 
 from tt_space.nests.blocks import Block
 from tt_space.nests.index import Differs, Uninterpreted
@@ -17,10 +18,7 @@ from tt_space.nests.schedule import NestSchedule
 __all__ = ["Interpreter", "Structure", "columns", "fresh"]
 
 PROBES = 16
-"""Rows on which a space's interpretation is compared with TVM's features, before any of them is given."""
-
-DRAWN = 16 * PROBES
-"""Rows among which those are found: of a sketch's random rows, many have a compute location that TVM replaces."""
+"""Rows of a space that are compared with TVM's features before any interpreted ones are given."""
 
 
 class Structure(Protocol):
@@ -41,7 +39,8 @@ class Structure(Protocol):
 class Interpreter:
     """Features of rows without TVM.
 
-    Asked first, it compares 16 rows, drawn by a fixed seed, with TVM; where one differs, none is interpreted.
+    The first 16 rows asked are TVM's, and what was interpreted is compared with them; where one differs, none is. So a
+    short search, which asks for few rows, does not pay for a comparison.
 
     Args:
         space: The space of the rows.
@@ -60,49 +59,49 @@ class Interpreter:
         self.space, self._make, self._exact = space, structure, exact
         self._structure: Structure | None = None
         self.refusal: str | None = None
-        self.checked: int | None = None
+        self.checked = self._tried = 0
         self.unknown: Counter[str] = Counter()
 
     def __call__(self, codes: np.ndarray) -> list[np.ndarray | None]:
         """Features `(statements, 164)` of each row; None where only TVM can tell."""
         codes = np.asarray(codes, dtype=np.int64)
-        if self.checked is None:
-            self._check()
         none: list[np.ndarray | None] = [None] * len(codes)
-        if self._structure is None or self.refusal is not None or not len(codes):
-            return none
         fits = np.flatnonzero(self.space.in_range(codes))
-        for i, f in zip(fits, self._rows(codes[fits]), strict=True):
-            none[i] = f
-        return none
-
-    def _check(self) -> None:
-        self.checked = 0
-        try:
-            self._structure = self._make()
-        except Uninterpreted as e:
-            self.refusal = str(e)
-            return
-        rows = self.space.canonical(draw(self.space, set(), DRAWN, np.random.default_rng(0)))
-        known: list[tuple[np.ndarray, np.ndarray]] = []
-        for some in np.split(rows, range(2 * PROBES, len(rows), 2 * PROBES)):
-            found = zip(some, self._rows(some), strict=True)
-            known += [(row, mine) for row, mine in found if mine is not None]
-            if len(known) >= PROBES:
-                break
-        self.unknown.clear()
-        for row, mine in known[:PROBES]:
+        if self.refusal is not None or not len(fits):
+            return none
+        if self._structure is None:
             try:
-                theirs = self._exact(row)
+                self._structure = self._make()
+            except Uninterpreted as e:
+                self.refusal = str(e)
+                return none
+        found = list(none)
+        for i, f in zip(fits, self._rows(codes[fits]), strict=True):
+            found[i] = f
+        if self.checked < PROBES:
+            self._check(codes, found)
+            self._tried += len(fits)
+            if not self.checked and self._tried >= PROBES:
+                self.refusal = f"none of {self._tried} rows could be interpreted"
+        return found if self.refusal is None else none
+
+    def _check(self, codes: np.ndarray, found: list[np.ndarray | None]) -> None:
+        """Compare rows with TVM, in as many structures as there are, and give TVM's features of them."""
+        assert self._structure is not None
+        told = np.array([i for i, f in enumerate(found) if f is not None], dtype=np.int64)
+        groups = [told[ids].tolist() for _, ids in self._structure.groups(codes[told])] if len(told) else []
+        turns = [i for ids in itertools.zip_longest(*groups) for i in ids if i is not None]
+        for i in turns[: PROBES - self.checked]:
+            mine, row = found[i], codes[i].tolist()
+            try:
+                theirs = found[i] = self._exact(codes[i])
             except ValueError:
-                self.refusal = f"row {row.tolist()} has no program, and was interpreted"
+                self.refusal = f"row {row} has no program, and was interpreted"
                 return
-            if mine.shape != theirs.shape or not np.allclose(mine, theirs, rtol=1e-5, atol=1e-6):
-                self.refusal = f"row {row.tolist()}: its features are not TVM's"
+            if mine is None or mine.shape != theirs.shape or not np.allclose(mine, theirs, rtol=1e-5, atol=1e-6):
+                self.refusal = f"row {row}: its features are not TVM's"
                 return
             self.checked += 1
-        if not self.checked:
-            self.refusal = f"none of {len(rows)} rows could be interpreted"
 
     def _rows(self, codes: np.ndarray) -> list[np.ndarray | None]:
         found: list[np.ndarray | None] = [None] * len(codes)
