@@ -194,6 +194,15 @@ def test_a_finalist_that_was_found_wrong_stays_so_in_the_history(tmp_path, kept,
     store.close()
 
 
+def test_a_winner_whose_check_could_not_tell_is_named(tmp_path, kept, monkeypatch):
+    said = []
+    monkeypatch.setattr(WorkerPool, "race", lambda self, task, codes, *args: [[1e-6]] * len(codes) + [[1.0]])
+    monkeypatch.setattr(WorkerPool, "doubts", lambda self, task, row: ["normal numbers: it is the same everywhere"])
+    where = {"history": tmp_path / "h.db", "out": tmp_path / "m.so"}
+    tuning.tune("op:matmul:8,16,16", trials=2, recipe="random", say=said.append, **where)
+    assert "matmul: comparing its outputs tells nothing on normal numbers: it is the same everywhere" in said
+
+
 @pytest.fixture
 def crashing(tmp_path, monkeypatch):
     """Workers whose backend kills them at a method, as often as asked; `tune` with them."""

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tt_spec import Foreign, Measurement, Outcome, Pipeline, Plugins, RunInfo, StoreError, Task, WallClock, summary
-from tt_spec.errors import PieceError
+from tt_spec.errors import PieceError, ProgramError
 from tt_spec.pieces.null_surrogate import NullSurrogate
 from tt_spec.pieces.random_searcher import RandomSearcher
 from tt_spec.pieces.top_sampler import TopSampler
-from tt_spec.roles import Lends, Listener, Remembers, Store
+from tt_spec.roles import Doubts, Lends, Listener, Remembers, Store
 from tt_spec.serial import JsonObject
 
 from tt_core.assembly import (
@@ -330,10 +330,21 @@ class _Run:
             for p in self.others:
                 with suppress(PieceError):  # nobody asked for this task: it stays untuned
                     winners = winners.merged(race([p], self.measurer, self._failed, enough))
+            self._doubt(winners)
         told = {k: self.about[k] for k in ("recipe", "versions")}
         shipment = Shipment(self.ready, self.untuned.path, self.measurer, told, self.plugins, self.stages)
         path = Path(str(self.request.path))
         return winners, ship(shipment, winners, path)
+
+    def _doubt(self, winners: Winners) -> None:
+        """Say which winners were compared with outputs that tell nothing."""
+        if not isinstance(self.measurer, Doubts):
+            return
+        for task in self.ready.lowered.tasks:
+            if (row := winners.rows.get(task.key)) is not None:
+                with suppress(ProgramError):  # it was checked; this is a remark
+                    for text in self.measurer.doubts(task, row):
+                        self.note(f"{task.name}: comparing its outputs tells nothing on {one_line(text)}")
 
     def _failed(self, m: Measurement) -> None:
         """Tell the history of a finalist that computes something else, crashes or hangs."""

@@ -187,6 +187,10 @@ class TvmBackend:
         """The fault in a row's outputs, or None."""
         return self.build(task, row).check()
 
+    def doubts(self, task: Task, row: np.ndarray) -> list[str]:
+        """The draws of inputs on which the untuned program tells nothing; none before anything was checked."""
+        return self._open[task.key].doubts()
+
     def race_models(
         self, paths: list[str], inputs: dict[str, np.ndarray], seconds: float = 6.0, rounds: int = 10
     ) -> list[list[float]]:
@@ -332,6 +336,10 @@ class _Workload:
             mod = quick(self.mod) if self.device.dlpack_device_type() == tvm.cpu().dlpack_device_type() else None
             self._quick = self.untuned() if mod is None else self.compile(mod)
         return self._quick
+
+    def doubts(self) -> list[str]:
+        """Of the reference, where there is one yet."""
+        return self._reference.doubts if self._reference is not None else []
 
     def reference(self) -> Reference:
         """The untuned program's outputs, and how far others may be from them."""
