@@ -17,7 +17,7 @@ denormals. Where the reference tells nothing, being infinite, the same everywher
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -28,7 +28,7 @@ from tt_core.compiler.arrays import compare, random_array
 from tt_core.compiler.primfunc import floats, outputs, parameter_bound, rounds
 from tt_core.compiler.quick import depths
 
-__all__ = ["Draw", "Reference", "fault"]
+__all__ = ["Draw", "Reference", "doubt", "drawn", "fault", "variants"]
 
 EPS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 """Distance from 1 to the next number."""
@@ -140,7 +140,7 @@ class Reference:
             want = self.run(inputs)
             draw = Draw(name, placed, want, [np.zeros(w.shape, np.float32) for w in want])
             self._nudge(draw, FIRST)
-            draw.doubt = next((d for w, a in zip(want, draw.allowed, strict=True) if (d := _doubt(w, a))), None)
+            draw.doubt = next((d for w, a in zip(want, draw.allowed, strict=True) if (d := doubt(w, a))), None)
             if draw.doubt is None:
                 return draw
             if best is None or all(np.isfinite(w).all() for w in want if w.dtype.kind == "f"):
@@ -231,8 +231,12 @@ def _rounding(want: np.ndarray, most: np.ndarray) -> np.ndarray:
         return FACTOR * most + PLACES * EPS.get(name, EPS["float32"]) * values + LEAST.get(name, 0.0)
 
 
-def _doubt(want: np.ndarray, allowed: np.ndarray) -> str | None:
-    """Why outputs tell nothing, or None: a wrong program could make them, too."""
+def doubt(want: np.ndarray, allowed: np.ndarray) -> str | None:
+    """Why an output of the untuned program tells nothing, or None: a wrong program could make it, too.
+
+    Args:
+        allowed: How far each element may be off.
+    """
     values = want.astype("float64").ravel()
     if not values.size:
         return None
@@ -256,6 +260,13 @@ def _nudged(a: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray
     flat, whole = a.ravel(), a.size - a.size % n
     made = [(flat[:whole].reshape(-1, n) * by).ravel(), flat[whole:] * by[: a.size - whole]]
     return np.concatenate(made).astype(a.dtype, copy=False).reshape(a.shape)
+
+
+def variants(arrays: Sequence[np.ndarray]) -> Iterator[list[np.ndarray]]:
+    """These inputs, then others of the same shapes for where they tell nothing: positive ones, small ones."""
+    for first, others in DRAWS[0][1]:
+        rng = np.random.default_rng(0)
+        yield [(first if i == 0 else others)(a, rng) for i, a in enumerate(arrays)]
 
 
 # -- draws ------------------------------------------------------------------------------------------------------------
