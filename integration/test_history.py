@@ -161,3 +161,15 @@ def test_upkeep_is_part_of_tt(tuned, here, tmp_path):
     assert refused.stderr == "tt: no history none.db: tt tune writes one\n"
     again = here("tune", OP, "--trials", "2", "--recipe", "random", "--no-log")
     assert "continuing: " in again.stdout, "a history that was looked after goes on"
+
+
+def test_what_another_compiler_built_is_measured_again(here, tmp_path):
+    """The history of a run with another TVM: its rows stay, and none of them is believed."""
+    before = here("tune", OP, "--trials", "4", "--recipe", "random", "--no-log", "--history", "other.db")
+    assert "made again" not in before.stdout
+    with closing(sqlite3.connect(tmp_path / "other.db")) as db, db:
+        db.execute("UPDATE contexts SET versions = json_set(versions, '$.tvm', '0.26.0')")
+    again = here("tune", OP, "--trials", "2", "--recipe", "random", "--no-log", "--history", "other.db")
+    assert "4 measurements of these tasks are of programs built by tvm 0.26.0" in again.stdout
+    assert "continuing: " not in again.stdout
+    assert "2 runs" in here("history", "show", "other.db").stdout, "they stay in the history"

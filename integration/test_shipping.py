@@ -153,6 +153,26 @@ def test_a_model_that_is_faster_untuned_ships_untuned(ready, pipeline, tmp_path,
     assert sidecar["latency_after_s"] == shipped.after_s and shipped.verified
 
 
+@pytest.mark.parametrize(("never", "runs"), [(False, 2), (True, 4)])
+def test_a_model_whose_output_is_not_finite_is_verified_on_other_inputs(ready, pipeline, tmp_path, never, runs):
+    plain, asked, said = tmp_path / "untuned.so", [], []
+
+    class Overflows(Here):
+        def run_model(self, path, inputs):
+            asked.append(inputs)
+            (out,) = super().run_model(path, inputs)
+            return [out if len(asked) > 1 and not never else out * np.float32(np.nan)]
+
+    here = Overflows(pipeline.task, models=[[1e-3] * 10, [1.0] * 10])
+    shipping.write_untuned(ready, plain, Plugins())
+    shipment = shipping.Shipment(ready, plain, here, {}, Plugins(), Stages(WallClock(), None, said.append))
+    rng = np.random.default_rng(0)
+    inputs = {i.name: rng.normal(size=i.shape).astype(i.dtype) for i in ready.model.inputs}
+    tried, _ = shipping._telling(shipment, inputs)
+    assert len(asked) == runs and list(tried) == list(inputs)
+    assert any("tells nothing of output" in text and "not finite" in text for text in said) == never
+
+
 def test_the_untuned_program_takes_part_and_a_hopeless_one_is_timed_once(pipeline, monkeypatch):
     backend = TvmBackend()
     backend.open(pipeline.task)
@@ -192,6 +212,15 @@ def test_a_finalist_that_was_found_wrong_stays_so_in_the_history(tmp_path, kept,
     assert (wrong.error, wrong.why, wrong.run_id) == ("wrong-result", "it computes nonsense", measured[0].run_id)
     assert store.best(wrong.task_key, wrong.device).config != wrong.config
     store.close()
+
+
+def test_a_winner_whose_check_could_not_tell_is_named(tmp_path, kept, monkeypatch):
+    said = []
+    monkeypatch.setattr(WorkerPool, "race", lambda self, task, codes, *args: [[1e-6]] * len(codes) + [[1.0]])
+    monkeypatch.setattr(WorkerPool, "doubts", lambda self, task, row: ["normal numbers: it is the same everywhere"])
+    where = {"history": tmp_path / "h.db", "out": tmp_path / "m.so"}
+    tuning.tune("op:matmul:8,16,16", trials=2, recipe="random", say=said.append, **where)
+    assert "matmul: comparing its outputs tells nothing on normal numbers: it is the same everywhere" in said
 
 
 @pytest.fixture

@@ -71,10 +71,12 @@ def test_a_recorded_tasks_measurer_forwards_what_its_pool_can():
     list(live.retime(task, row[None]))
     live.race(task, row[None])
     live.check(task, row)
+    live.doubts(task, row)
     live.race_models(["a.so"], {})
     live.run_model("a.so", {})
     live.close()
-    assert inner.called == ["prestart", "expect", "retime", "race", "check", "race_models", "run_model", "close"]
+    called = ["prestart", "expect", "retime", "race", "check", "doubts", "race_models", "run_model", "close"]
+    assert inner.called == called
     assert {c.__name__ for c in capabilities("measurer", live)} == {c.__name__ for c in CAPABILITIES["measurer"]}
 
 

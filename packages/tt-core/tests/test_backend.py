@@ -207,7 +207,19 @@ def test_integers_given_to_a_program_index_what_is_there():
         )
         table, ids, _ = (a.numpy() for a in work.arguments())
         assert most // 2 <= ids.max() <= most
-        np.testing.assert_array_equal(work.reference()[0], table[ids])
+        np.testing.assert_array_equal(work.reference().draws()[0].want[0], table[ids])
+
+
+def test_what_a_check_could_not_tell_is_said_after_it(backend, task, monkeypatch):
+    backend._open[task.key]._reference = None
+    assert backend.doubts(task, RIGHT) == []
+    assert backend.check(task, RIGHT) is None and backend.doubts(task, RIGHT) == []
+    x = te.placeholder((4, 8), name="x")
+    same = te.compute((4, 8), lambda i, j: x[i, j] * 0.0 + 1.0, name="same")
+    mod = tvm.IRModule({"main": te.create_prim_func([x, same]).with_attr("global_symbol", "main")})
+    work = module._Workload(mod, target.resolve({"kind": "llvm", "num-cores": 1}), None, Seat())
+    assert TvmCandidate(work, work.untuned(), 0.0).check() is None
+    assert len(work.doubts()) == 3 and all("the same everywhere" in text for text in work.doubts())
 
 
 def test_racing_times_each_row_in_every_round(backend, task):

@@ -75,6 +75,9 @@ class Able(SyntheticMeasurer):
     def check(self, task, row):
         return None
 
+    def doubts(self, task, row):
+        return []
+
     def race_models(self, paths, inputs, seconds=6.0, rounds=10):
         return [[1e-3] * rounds for _ in paths]
 
@@ -883,6 +886,10 @@ CAPABLE = {
             )
         ),
         "what_it_saves_is_read_again",
+    ),
+    ("measurer", "doubts in one text"): (
+        lambda: type("OneText", (Able,), {"doubts": lambda self, task, row: "it is the same everywhere"})(),
+        "says_what_a_check_did_not_tell",
     ),
     ("store", "tasks as rows"): (
         keeps(remember=lambda self, tasks: self._all.extend(tasks)),

@@ -24,7 +24,7 @@ from tt_spec import (
     WallClock,
     token,
 )
-from tt_spec.roles import Expects, Host, Prestarts, Retimes
+from tt_spec.roles import Doubts, Expects, Host, Prestarts, Retimes
 
 from tt_bench.errors import BenchError
 from tt_bench.lending import lender
@@ -239,6 +239,11 @@ class Live:
     def check(self, task: Task, row: np.ndarray) -> str | None:
         part = self.recorded[task.key]
         return self.pool.check(part.whole, part.widen(np.asarray(row, dtype=np.int64)[None])[0])
+
+    def doubts(self, task: Task, row: np.ndarray) -> list[str]:
+        part = self.recorded[task.key]
+        whole = part.widen(np.asarray(row, dtype=np.int64)[None])[0]
+        return self.pool.doubts(part.whole, whole) if isinstance(self.pool, Doubts) else []
 
     def race_models(
         self, paths: list[str], inputs: dict[str, np.ndarray], seconds: float = 6.0, rounds: int = 10

@@ -50,7 +50,6 @@ __all__ = [
     "Pieces",
     "about_the_history",
     "assemble",
-    "best_known",
     "check_target",
     "open_store",
     "prepared",
@@ -210,16 +209,6 @@ def about_the_history() -> Iterator[None]:
         yield
     except StoreError as e:
         raise FileError(str(e)) from e
-
-
-def best_known(store: Store, device: str) -> Callable[[Task], float]:
-    """Seconds of a task's best program in the store; inf where there is none."""
-
-    def best(task: Task) -> float:
-        found = store.best(task.key, device)
-        return float("inf") if found is None else found.latency_s
-
-    return best
 
 
 def prepared(request: Request, recipe: Recipe, target: Target, best: Callable[[Task], float]) -> Prepared:

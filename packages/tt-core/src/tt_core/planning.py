@@ -35,8 +35,9 @@ from tt_spec.pieces.memory_store import MemoryStore
 from tt_spec.roles import Scheduler, Stopper
 from tt_spec.serial import JsonObject
 
-from tt_core.assembly import Assembled, assemble, best_known, check_target, open_store, prepared
-from tt_core.compiler.target import device_fingerprint, threads_of, use_all_cores
+from tt_core.assembly import Assembled, assemble, check_target, open_store, prepared
+from tt_core.compiler.target import compiler, device_fingerprint, threads_of, use_all_cores
+from tt_core.past import Past
 from tt_core.recipe import resolve
 from tt_core.request import Asked, Request
 from tt_core.requirements import require_tvm
@@ -162,13 +163,12 @@ def plan(model: object, *, plugins: Plugins | None = None, **asked: Unpack[Asked
     use_all_cores()
     with ExitStack() as stack:
         target = check_target(request.target)
-        device = device_fingerprint(target)
         store = open_store(recipe, _existing(request.history), stack, write=False)
-        best = best_known(store, device)
-        ready = prepared(request, recipe, target, best)
+        known = Past(store, device_fingerprint(target), compiler())
+        ready = prepared(request, recipe, target, known.best_s)
         start_s = clock.now() - began + WORKERS_S
-        past = {t.key: list(store.query(task_key=t.key, device=device)) for t in ready.lowered.tasks}
-        whole = {t.key: best(t) for t in ready.lowered.tasks}
+        past = {t.key: known.rows(t, space=False) for t in ready.lowered.tasks}
+        whole = {t.key: known.best_s(t) for t in ready.lowered.tasks}
     states = [_state(t, past[t.key]) for t in ready.tasks]
     pace = paces([m for rows in past.values() for m in rows])
     made = assemble(recipe, [], None, budget=stoppers, only_heavy=request.only_heavy)

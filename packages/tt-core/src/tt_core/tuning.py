@@ -13,29 +13,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tt_spec import Foreign, Measurement, Outcome, Pipeline, Plugins, RunInfo, StoreError, Task, WallClock, summary
-from tt_spec.errors import PieceError
+from tt_spec import Measurement, Outcome, Pipeline, Plugins, RunInfo, StoreError, Task, WallClock, summary
+from tt_spec.errors import PieceError, ProgramError
 from tt_spec.pieces.null_surrogate import NullSurrogate
 from tt_spec.pieces.random_searcher import RandomSearcher
 from tt_spec.pieces.top_sampler import TopSampler
-from tt_spec.roles import Lends, Listener, Remembers, Store
+from tt_spec.roles import Doubts, Listener, Remembers, Store
 from tt_spec.serial import JsonObject
 
 from tt_core.assembly import (
     Assembled,
     about_the_history,
     assemble,
-    best_known,
     check_target,
     open_store,
     prepared,
     start_measurer,
 )
 from tt_core.causes import Causes
-from tt_core.compiler.target import cores, device_fingerprint, threads_of, use_all_cores
+from tt_core.compiler.target import compiler, cores, device_fingerprint, threads_of, use_all_cores
 from tt_core.errors import one_line
 from tt_core.events.log import EventLog, folder
 from tt_core.events.transfer import TransferNotes
+from tt_core.past import Past
 from tt_core.prepared import Prepared
 from tt_core.recipe import Recipe, resolve
 from tt_core.request import Asked, Request
@@ -94,10 +94,8 @@ def tune(
 
 def versions(recipe: Recipe) -> dict[str, str]:
     """Versions of all that takes part in a measurement, by distribution."""
-    import tvm
-
     ours = {p.distribution: p.version for pieces in recipe.plugins.pieces.values() for p in pieces.values()}
-    return {"python": platform.python_version(), "tvm": tvm.__version__, "numpy": np.__version__, **ours}
+    return {"python": platform.python_version(), **compiler(), "numpy": np.__version__, **ours}
 
 
 def _open(request: Request, plugins: Plugins, stages: Stages, stack: ExitStack) -> _Run:
@@ -116,13 +114,12 @@ def _open(request: Request, plugins: Plugins, stages: Stages, stack: ExitStack) 
         library.check_writable(request.path, apart=[p for p in given if isinstance(p, str | Path)])
     target = check_target(request.target)
     measurer = measurer or start_measurer(recipe, threads_of(target), stack, ships)
-    device = device_fingerprint(target)
+    past = Past(store, device_fingerprint(target), compiler())
     with stages.stage("reading", f"reading {_named(request.model)}"):
-        ready = prepared(request, recipe, target, best_known(store, device))
+        ready = prepared(request, recipe, target, past.best_s)
     untuned = _untuned(request, ready, plugins, stages, stack)
     with about_the_history(), stages.stage("opening"):
-        about = _begin(store, recipe, ready, request, device)
-        past = _Past(store, device)
+        about = _begin(store, recipe, ready, request, past.device)
         made = assemble(
             recipe,
             ready.tasks,
@@ -137,10 +134,10 @@ def _open(request: Request, plugins: Plugins, stages: Stages, stack: ExitStack) 
         others = _restored(ready.left_out, past.known)
         ending = Ending()
         if untuned is not None:
-            ends = past_endings(store, ready.model.name, device, past.last)
+            ends = past_endings(store, ready.model.name, past.device, past.last)
             ending = Ending.of(len(ready.lowered.tasks), untuned.seconds, ends)
         made = dataclasses.replace(made, stoppers=[*made.stoppers, *request.budget(plugins, stages.apart_s(ending))])
-    return _Run(request, ready, store, measurer, stages, about, made, others, untuned, ending, plugins)
+    return _Run(request, ready, store, measurer, stages, about, made, others, untuned, ending, plugins, past.remarks)
 
 
 def _named(model: object) -> str:
@@ -166,26 +163,6 @@ def _untuned(request: Request, ready: Prepared, plugins: Plugins, stages: Stages
     with stages.stage("untuned", "compiling it untuned, to compare with"):
         write_untuned(ready, path, plugins)
     return _Untuned(path, stages.spent_s - began)
-
-
-class _Past:
-    """The history's rows of this device, and when each of its runs measured last."""
-
-    def __init__(self, store: Store, device: str) -> None:
-        self.store, self.device = store, device
-        self.last: dict[str, float] = {}
-
-    def known(self, task: Task) -> list[Measurement]:
-        """All that is known of a task."""
-        found = list(self.store.query(task_key=task.key, space_key=task.space.key, device=self.device))
-        for m in found:
-            if m.origin != "finalist":
-                self.last[m.run_id] = max(m.at, self.last.get(m.run_id, 0.0))
-        return found
-
-    def lend(self, task: Task, rows: int) -> Sequence[Foreign]:
-        """Rows of other tasks and devices that may tell something of this one."""
-        return self.store.lend(task, self.device, rows) if isinstance(self.store, Lends) else ()
 
 
 def _begin(store: Store, recipe: Recipe, ready: Prepared, request: Request, device: str) -> JsonObject:
@@ -220,6 +197,7 @@ class _Run:
         about: What the store was told, with `run_id`.
         others: The model's tasks that are not tuned.
         ending: The expected end of the run.
+        remarks: On rows of the history that the run does not believe.
     """
 
     request: Request
@@ -233,6 +211,7 @@ class _Run:
     untuned: _Untuned | None
     ending: Ending
     plugins: Plugins
+    remarks: list[str]
 
     def keep(self, log: bool, say: Callable[[str], None], stack: ExitStack) -> None:
         """Open the event log and say what the run starts from."""
@@ -243,7 +222,7 @@ class _Run:
         for text in self.stages.said:
             self.log.note(text)
         self.stages.say = self.note
-        for text in self.ready.model.notes:
+        for text in (*self.ready.model.notes, *self.remarks):
             self.note(text)
         restored = sum(len(p.rows) for p in self.made.pipelines)
         if restored:
@@ -330,10 +309,21 @@ class _Run:
             for p in self.others:
                 with suppress(PieceError):  # nobody asked for this task: it stays untuned
                     winners = winners.merged(race([p], self.measurer, self._failed, enough))
+            self._doubt(winners)
         told = {k: self.about[k] for k in ("recipe", "versions")}
         shipment = Shipment(self.ready, self.untuned.path, self.measurer, told, self.plugins, self.stages)
         path = Path(str(self.request.path))
         return winners, ship(shipment, winners, path)
+
+    def _doubt(self, winners: Winners) -> None:
+        """Say which winners were compared with outputs that tell nothing."""
+        if not isinstance(self.measurer, Doubts):
+            return
+        for task in self.ready.lowered.tasks:
+            if (row := winners.rows.get(task.key)) is not None:
+                with suppress(ProgramError):  # it was checked; this is a remark
+                    for text in self.measurer.doubts(task, row):
+                        self.note(f"{task.name}: comparing its outputs tells nothing on {one_line(text)}")
 
     def _failed(self, m: Measurement) -> None:
         """Tell the history of a finalist that computes something else, crashes or hangs."""

@@ -43,6 +43,9 @@ class PythonBackend:
     def check(self, task: Task, row: np.ndarray) -> str | None:
         return self.build(task, row).check()
 
+    def doubts(self, task: Task, row: np.ndarray) -> list[str]:
+        return []
+
     def race_models(
         self, paths: list[str], inputs: dict[str, np.ndarray], seconds: float = 6.0, rounds: int = 10
     ) -> list[list[float]]:

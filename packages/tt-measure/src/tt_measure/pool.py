@@ -174,6 +174,10 @@ class WorkerPool:
         limit_s = self.build_timeout_s + self.check_timeout_s
         return self._call("check", task, (row,), True, limit_s, near=row[None])
 
+    def doubts(self, task: Task, row: np.ndarray) -> list[str]:
+        """The backend's `doubts`, where the row was checked if it is held: see `tt_spec.roles.Doubts`."""
+        return self._call("doubts", task, (row,), False, self.check_timeout_s, near=row[None])
+
     def race_models(
         self, paths: list[str], inputs: dict[str, np.ndarray], seconds: float = 6.0, rounds: int = 10
     ) -> list[list[float]]:

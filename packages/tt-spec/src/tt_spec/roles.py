@@ -50,6 +50,7 @@ __all__ = [
     "Budgeted",
     "Candidate",
     "Checks",
+    "Doubts",
     "Evaluator",
     "Expects",
     "Foreknows",
@@ -131,7 +132,7 @@ class Backend(Protocol):
     """The compiler's side. Lives in a worker process; `open` is called before a task's first use.
 
     A backend behind a measurer that races, checks or runs models has these methods too (`Races`, `Checks`,
-    `RacesModels`, `RunsModels`); one that `Gauges` is timed in windows (`tt_spec.windows`).
+    `Doubts`, `RacesModels`, `RunsModels`); one that `Gauges` is timed in windows (`tt_spec.windows`).
     """
 
     def open(self, task: Task) -> None: ...
@@ -267,6 +268,16 @@ class Checks(Protocol):
     def check(self, task: Task, row: np.ndarray) -> str | None:
         """The fault in the outputs of the row `(d,)`, or None. Raises `tt_spec.errors.ProgramError` if it crashes or
         hangs."""
+        ...
+
+
+@runtime_checkable
+class Doubts(Protocol):
+    """A measurer that says what its checks could not tell."""
+
+    def doubts(self, task: Task, row: np.ndarray) -> list[str]:
+        """Why outputs that the row `(d,)` was checked against tell nothing, e.g. being the same everywhere; empty if
+        they do, or where the row was not checked."""
         ...
 
 
@@ -795,7 +806,7 @@ PROTOCOLS: dict[str, type] = {
 """The protocol of each role."""
 
 CAPABILITIES: dict[str, tuple[type, ...]] = {
-    "measurer": (Prestarts, Expects, Retimes, Races, Checks, RacesModels, RunsModels),
+    "measurer": (Prestarts, Expects, Retimes, Races, Checks, Doubts, RacesModels, RunsModels),
     "surrogate": (Prestarts, Pretrains, Saves, Foreknows),
     "searcher": (Learns,),
     "scheduler": (Budgeted, Foresees, Peaked),

@@ -18,11 +18,11 @@ from tt_spec import Plugins, Realised, Statements, Task, concat_statements, oper
 from tt_spec.roles import Interprets, Workload
 from tt_spec.windows import Windows, state
 
-from tt_core.compiler.arrays import compare, random_array
 from tt_core.compiler.denormals import flushed, wanted
 from tt_core.compiler.lower import unpack
 from tt_core.compiler.peak import probe
-from tt_core.compiler.primfunc import outputs, parameter_bound, rounds
+from tt_core.compiler.quick import quick
+from tt_core.compiler.reference import Draw, Reference, drawn
 from tt_core.compiler.runtime import Runner
 from tt_core.compiler.seat import Seat
 
@@ -113,7 +113,7 @@ class TvmBackend:
         work = self._open[task.key]
         if (held := work.candidates.get(token(row))) is not None:
             return held
-        work.untuned()  # its check will ask for that program: better now than while nobody else may work
+        work.quick()  # its check will ask for that program: better now than while nobody else may work
         start = time.perf_counter()
         schedule = work.schedule(row)
         apply_s = time.perf_counter() - start
@@ -186,6 +186,10 @@ class TvmBackend:
         """The fault in a row's outputs, or None."""
         return self.build(task, row).check()
 
+    def doubts(self, task: Task, row: np.ndarray) -> list[str]:
+        """The draws of inputs on which the untuned program tells nothing; none before anything was checked."""
+        return self._open[task.key].doubts()
+
     def race_models(
         self, paths: list[str], inputs: dict[str, np.ndarray], seconds: float = 6.0, rounds: int = 10
     ) -> list[list[float]]:
@@ -234,18 +238,11 @@ class TvmCandidate:
             return (time.perf_counter() - start) / n
 
     def check(self) -> str | None:
-        wants = self._work.reference()
-        args = self._work.arguments(self._repacked)
-        results = args[len(args) - len(wants) :]
-        for out, want in zip(results, wants, strict=True):
-            # what an earlier candidate left in the output must not pass for this one's
-            out.copyfrom((want == 0).astype(want.dtype) if want.dtype.kind in "biu" else np.full_like(want, np.nan))
-        with self._work.zeros():
-            self._call(*args)
-            self._work.sync()
-        for i, (out, want) in enumerate(zip(results, wants, strict=True)):
-            if (wrong := compare(out.numpy(), want, rounded=self._work.rounds)) is not None:
-                return wrong if len(wants) == 1 else f"output {i}: {wrong}"
+        reference = self._work.reference()
+        for draw in reference.draws():
+            got = self._work.outputs(self._call, draw, self._repacked)
+            if (wrong := reference.fault(draw, got)) is not None:
+                return wrong
         return None
 
 
@@ -254,13 +251,14 @@ class _Workload:
 
     def __init__(self, mod: tvm.IRModule, target: Target, programs: Workload, seat: Seat) -> None:
         self.mod, self.target, self.programs, self.seat = mod, target, programs, seat
-        self.about, self._zeros, self.rounds = str(target), wanted(target), rounds(mod["main"])
+        self.about, self._zeros = str(target), wanted(target)
         self.candidates: WeakValueDictionary[bytes, TvmCandidate] = WeakValueDictionary()
         self._schedules: OrderedDict[bytes, tvm.s_tir.Schedule] = OrderedDict()
         self._arguments: list[tvm.runtime.Tensor] | None = None
         self._repacked: dict[Repacked, tvm.runtime.Tensor] = {}
         self._untuned: tvm.runtime.Module | None = None
-        self._reference: list[np.ndarray] | None = None
+        self._quick: tvm.runtime.Module | None = None
+        self._reference: Reference | None = None
         kind = str(target.kind.name)
         self.device = tvm.cpu() if kind in ("llvm", "c") else tvm.device(kind, 0)
         self.sync = (lambda: None) if kind in ("llvm", "c") else self.device.sync
@@ -296,22 +294,40 @@ class _Workload:
 
     def arguments(self, repacked: Repacked | None = None) -> list[tvm.runtime.Tensor]:
         """Random inputs and room for the outputs, the same for all candidates but for a repacked constant."""
-        if repacked is not None:
-            args = list(self.arguments())
-            if repacked not in self._repacked:
-                made = repacked.make(args[repacked.position].numpy())
-                self._repacked[repacked] = tvm.runtime.tensor(made, self.device)
-            args[repacked.position] = self._repacked[repacked]
-            return args
         if self._arguments is None:
-            rng = np.random.default_rng(0)
             main = self.mod["main"]
-            below = parameter_bound(main)
-            self._arguments = [
-                tvm.runtime.tensor(random_array([int(d) for d in p.shape], str(p.dtype), rng, below), self.device)
-                for p in main.params
-            ]
-        return self._arguments
+            made = [tvm.runtime.tensor(a, self.device) for a in drawn(main)]
+            shapes = [([int(d) for d in p.shape], str(p.dtype)) for p in list(main.params)[len(made) :]]
+            self._room = [tvm.runtime.tensor(np.zeros(*shape), self.device) for shape in shapes]
+            self._arguments = [*made, *self._room]
+        if repacked is None:
+            return self._arguments
+        args = list(self._arguments)
+        if repacked not in self._repacked:
+            self._repacked[repacked] = self._made(repacked, args)
+        args[repacked.position] = self._repacked[repacked]
+        return args
+
+    def _made(self, repacked: Repacked, inputs: Sequence[tvm.runtime.Tensor]) -> tvm.runtime.Tensor:
+        return tvm.runtime.tensor(repacked.make(inputs[repacked.position].numpy()), self.device)
+
+    def outputs(self, call: Callable[..., object], draw: Draw, repacked: Repacked | None) -> list[np.ndarray]:
+        """What a candidate makes of a draw's inputs."""
+        base, inputs = self.arguments(), list(draw.inputs)
+        if repacked is not None:
+            at = repacked.position
+            known = inputs[at] is base[at]
+            inputs[at] = self.arguments(repacked)[at] if known else self._made(repacked, inputs)
+        for room, want in zip(self._room, draw.want, strict=True):
+            # what an earlier candidate left in the output must not pass for this one's
+            room.copyfrom((want == 0).astype(want.dtype) if want.dtype.kind in "biu" else np.full_like(want, np.nan))
+        return self._run(call, inputs)
+
+    def _run(self, call: Callable[..., object], inputs: Sequence[tvm.runtime.Tensor]) -> list[np.ndarray]:
+        with self.zeros():
+            call(*inputs, *self._room)
+            self.sync()
+        return [np.array(room.numpy()) for room in self._room]
 
     def untuned(self) -> tvm.runtime.Module:
         """The program that ships where nothing is tuned."""
@@ -319,14 +335,26 @@ class _Workload:
             self._untuned = self.compile(self.mod)
         return self._untuned
 
-    def reference(self) -> list[np.ndarray]:
-        """The untuned program's outputs on the same inputs."""
+    def quick(self) -> tvm.runtime.Module:
+        """The same program for the outputs that others are compared with: it runs many times."""
+        if self._quick is None:
+            mod = quick(self.mod) if self.device.dlpack_device_type() == tvm.cpu().dlpack_device_type() else None
+            self._quick = self.untuned() if mod is None else self.compile(mod)
+        return self._quick
+
+    def doubts(self) -> list[str]:
+        """Of the reference, where there is one yet."""
+        return self._reference.doubts if self._reference is not None else []
+
+    def reference(self) -> Reference:
+        """The untuned program's outputs, and how far others may be from them."""
         if self._reference is None:
-            args = self.arguments()
-            first = len(args) - outputs(self.mod["main"])
-            room = [tvm.runtime.tensor(np.zeros_like(a.numpy()), self.device) for a in args[first:]]
-            with self.zeros():
-                self.untuned()["main"](*args[:first], *room)
-                self.sync()
-            self._reference = [np.asarray(out.numpy()) for out in room]
+            base = self.arguments()
+            base = base[: len(base) - len(self._room)]
+            call = self.quick()["main"]
+
+            def run(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+                return self._run(call, [tvm.runtime.tensor(a, self.device) for a in arrays])
+
+            self._reference = Reference(self.mod["main"], base, run, lambda a: tvm.runtime.tensor(a, self.device))
         return self._reference

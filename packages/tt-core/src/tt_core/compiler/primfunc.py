@@ -5,7 +5,7 @@ from __future__ import annotations
 import tvm
 import tvm_ffi
 
-__all__ = ["as_module", "outputs", "parameter_bound", "rounds"]
+__all__ = ["as_module", "floats", "outputs", "parameter_bound", "rounds"]
 
 
 def as_module(func: tvm.tirx.PrimFunc) -> tvm.IRModule:
@@ -46,6 +46,19 @@ def rounds(func: tvm.tirx.PrimFunc) -> bool:
 
     tvm_ffi.structural_walk(func.body, (tvm.tirx.Cast, visit))
     return any(found)
+
+
+def floats(func: tvm.tirx.PrimFunc) -> set[str]:
+    """The floating-point types that a PrimFunc loads or stores."""
+    found: set[str] = set()
+    tvm_ffi.structural_walk(
+        func.body,
+        [
+            (tvm.ir.TensorLoad, lambda load: found.add(str(load.source.dtype))),
+            (tvm.tirx.BufferStore, lambda store: found.add(str(store.buffer.dtype))),
+        ],
+    )
+    return {d for d in found if d.startswith(("float", "bfloat"))}
 
 
 def _written(func: tvm.tirx.PrimFunc) -> list[int]:

@@ -6,6 +6,7 @@ import difflib
 import json
 import os
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
@@ -18,7 +19,16 @@ from tt_core.errors import TargetError
 if TYPE_CHECKING:
     from tvm.target import Target
 
-__all__ = ["cores", "device_fingerprint", "use_all_cores", "needed_flags", "resolve", "runnable", "threads_of"]
+__all__ = [
+    "compiler",
+    "cores",
+    "device_fingerprint",
+    "use_all_cores",
+    "needed_flags",
+    "resolve",
+    "runnable",
+    "threads_of",
+]
 
 # LLVM name -> /proc/cpuinfo flag, of features whose use on a CPU without them kills the program.
 _FEATURES = {
@@ -42,6 +52,9 @@ _FEATURES = {
     "avx512vp2intersect": "avx512_vp2intersect",
     "amx-tile": "amx_tile",
 }
+DRIVER = Path("/sys/module/nvidia/version")
+"""Where Linux says the version of NVIDIA's driver."""
+
 _ALIASES = r"i[3-9]86|x86_64h|amd64|arm64e?|armv[4-9][a-z]*|ppc64(le)?"
 """Architectures that a triple may name beside those of `llvm_get_targets`."""
 _CUDA = {
@@ -131,9 +144,29 @@ def runnable(target: Target) -> str | None:
 
 
 def device_fingerprint(target: Target) -> str:
-    """The fingerprint that must be equal for two measurements to be comparable: CPU (or device) model and cores."""
+    """The fingerprint that must be equal for two measurements to be comparable: CPU (or device) model and cores; of
+    another device than a CPU also its own model and driver."""
     name = str(target.attrs.get("mcpu", "")) or str(target.kind.name)
-    return f"{name}/{_cpu_model()}/{target.attrs.get('num-cores', cores())} cores"
+    own = _device(str(target.kind.name))
+    return "/".join([name, *own, _cpu_model(), f"{target.attrs.get('num-cores', cores())} cores"])
+
+
+def compiler() -> dict[str, str]:
+    """Versions of what makes a program of a row."""
+    import tvm
+    from tvm.target import codegen
+
+    return {"tvm": str(tvm.__version__), "llvm": str(codegen.llvm_version_major())}
+
+
+def _device(kind: str) -> list[str]:
+    """Model and driver of a device that is no CPU; nothing where there is none."""
+    import tvm
+
+    if kind in ("llvm", "c") or not (device := tvm.device(kind, 0)).exist:
+        return []
+    driver = DRIVER.read_text(encoding="utf-8").strip() if DRIVER.is_file() else "unknown"
+    return [str(device.device_name), f"driver {driver}"]
 
 
 def _native() -> JsonObject:

@@ -10,7 +10,7 @@ import pytest
 
 from tt_spec.pieces.synthetic import synthetic_task
 from tt_spec.rng import draw
-from tt_spec.roles import Checks, Expects, Prestarts, Races, RacesModels, Retimes, RunsModels, capabilities
+from tt_spec.roles import Checks, Doubts, Expects, Prestarts, Races, RacesModels, Retimes, RunsModels, capabilities
 from tt_spec.types import Bar, Task, Trial
 
 __all__ = ["MeasurerContract"]
@@ -131,6 +131,11 @@ class MeasurerContract:
         if Checks in capabilities("measurer", piece):
             wrong = piece.check(task, _rows(piece, task, 1)[0])
             assert wrong is None or (isinstance(wrong, str) and wrong), f"None or what is wrong, got {wrong!r}"
+
+    def test_says_what_a_check_did_not_tell(self, piece: Any, task: Task) -> None:
+        if Doubts in capabilities("measurer", piece):
+            found = piece.doubts(task, _rows(piece, task, 1)[0])
+            assert isinstance(found, list) and all(isinstance(x, str) and x for x in found), f"texts, got {found!r}"
 
     def test_runs_a_library(self, piece: Any, library: tuple[str, dict[str, np.ndarray]] | None) -> None:
         if RunsModels in capabilities("measurer", piece):
