@@ -197,3 +197,14 @@ def test_recordings_are_read_with_what_failed(tmp_path):
     assert parts[0].latency[parts[0].index[best.astype(np.int64).tobytes()]] == parts[0].best_s
     name, X, y = first.group("knobs")
     assert name is first.task and X.shape[0] == len(y) and y.max() == 1.0
+
+
+def test_a_model_over_knobs_learns_without_statements(tmp_path):
+    bare = recorded(task("a", 6))
+    bare = dataclasses.replace(bare, statements=(None,) * len(bare.rows))
+    files.write_t4(Recording("op:toy", "template", (bare,), "toy/2 cores", {"tvm": "0"}), tmp_path / "r.json.gz")
+    with pytest.raises(BenchError, match="no operator has two rows with statements"):
+        lessons.read([tmp_path])
+    (found,) = lessons.read([tmp_path], "knobs")
+    assert len(found.codes) == len(found.seconds) == len(bare.rows)
+    assert found.group("knobs")[1].shape == found.task.space.encode(found.codes).shape

@@ -27,3 +27,12 @@ def test_sources_failures_and_what_was_dropped_are_said_once():
         "conv2d: programs of conv2d_1 could not be made and are left out: RuntimeError: old",
         "conv2d: the foreign draft was dropped: it ranks nothing",
     ]
+
+
+def test_weights_are_named_once_and_those_of_another_machine_as_such():
+    for device, more in (("znver4/A/2 cores", ""), ("znver3/B/2 cores", ", another machine than this one")):
+        said: list[str] = []
+        notes, run = TransferNotes(said.append), RunInfo("r", (TASK,), {"device": device})
+        for _ in range(2):
+            notes.tt_batch_measured(run, TaskState(TASK), batch(weights="znver4/A/2 cores"), [])
+        assert said == [f"first batches are chosen by what a cost model learned beforehand on znver4/A/2 cores{more}"]

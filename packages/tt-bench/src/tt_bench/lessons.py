@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tt_spec import Group, Statements, Task, labels
+from tt_spec import Group, Statements, Task, concat_statements, labels
 
 from tt_bench import files
 from tt_bench.dataset import SUFFIX, DataSet, load_all, path_of
@@ -26,8 +26,8 @@ class Lesson:
     Args:
         name: To choose it by: "resnet18-64-sketch/conv2d".
         task: With the rows' space as its only one.
-        codes: `(n, d)` rows that have a program.
-        statements: Of each row.
+        codes: `(n, d)` rows, for a model over statements those that have a program.
+        statements: Of each row; none where only knobs are read.
         seconds: Medians `(n,)`, inf for failures.
         device: Fingerprint of the machine.
     """
@@ -53,22 +53,26 @@ class Lesson:
         return self.task, self.features(inputs), labels(self.seconds)
 
 
-def read(folders: Sequence[str | Path]) -> list[Lesson]:
+def read(folders: Sequence[str | Path], inputs: str = "statements") -> list[Lesson]:
     """Every operator of some folders with at least two rows. Raises `BenchError`.
 
     A folder holds recordings of `tt record` (`.json.gz`, `.json`), data sets of `tt dataset`, or both.
+
+    Args:
+        inputs: What the model reads, "knobs" or "statements".
     """
     found: list[Lesson] = []
     for folder in map(Path, folders):
         if not folder.is_dir():
             raise BenchError(f"no folder {folder}: give one with recordings, or with a data set")
         for path in _recordings(folder):
-            found += _of_recording(path)
+            found += _of_recording(path, inputs)
         for data in load_all(folder) if any(folder.glob(f"*{SUFFIX}")) else ():
-            found += _of_data_set(folder, data)
+            found += _of_data_set(folder, data, inputs)
     if not found:
         names = ", ".join(map(str, folders))
-        raise BenchError(f"nothing to learn from in {names}: no operator has two rows with statements")
+        with_them = " with statements" if inputs == "statements" else ""
+        raise BenchError(f"nothing to learn from in {names}: no operator has two rows{with_them}")
     return found
 
 
@@ -77,10 +81,10 @@ def _recordings(folder: Path) -> list[Path]:
     return sorted(p for p in files if not p.name.endswith(SUFFIX))
 
 
-def _of_recording(path: Path) -> list[Lesson]:
+def _of_recording(path: Path, inputs: str) -> list[Lesson]:
     recording, found = files.load(path), []
     for part in recording.parts:
-        X, ok = part.statements_of(list(range(len(part.rows))))
+        X, ok = _all(len(part.rows)) if inputs == "knobs" else part.statements_of(list(range(len(part.rows))))
         if ok.sum() > 1:
             name = f"{path.name.split('.')[0]}/{part.whole.name}"
             codes = part.widen(part.rows)[ok]
@@ -88,9 +92,15 @@ def _of_recording(path: Path) -> list[Lesson]:
     return found
 
 
-def _of_data_set(folder: Path, data: DataSet) -> list[Lesson]:
+def _all(rows: int) -> tuple[Statements, np.ndarray]:
+    """No statements, and all rows."""
+    return concat_statements([]), np.ones(rows, dtype=bool)
+
+
+def _of_data_set(folder: Path, data: DataSet, inputs: str) -> list[Lesson]:
     found, place = [], path_of(folder, data.device).name.removesuffix(SUFFIX)
-    for o, (X, ok) in zip(data.operators, statements(folder, data), strict=True):
+    made = (_all(len(o.codes)) for o in data.operators) if inputs == "knobs" else statements(folder, data)
+    for o, (X, ok) in zip(data.operators, made, strict=True):
         if ok.sum() > 1:
             name = f"{place}/{o.task.name} {o.task.shapes}"  # names alone are those of many operators
             found.append(Lesson(name, o.task, o.codes[ok], X, o.seconds[ok], data.device))

@@ -97,7 +97,7 @@ def train(
     plugins = plugins or Plugins()
     model = _built(what, plugins)
     _check_out(what.out)
-    known = lessons.read(what.folders) if data is None else list(data)
+    known = lessons.read(what.folders, model.inputs) if data is None else list(data)
     school, apart = lessons.split(known, what.hold_out, fnmatch, SHARE, what.seed)
     if what.hold_out and not apart:
         names = ", ".join(sorted({x.name for x in known})[:4])

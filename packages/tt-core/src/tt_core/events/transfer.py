@@ -10,7 +10,8 @@ __all__ = ["TransferNotes"]
 
 
 class TransferNotes(Listener):
-    """Says once per task where its first cost model comes from, and why one was dropped.
+    """Says once per task where its first cost model comes from, and why one was dropped; and once what a cost model
+    learned beforehand.
 
     Args:
         say: Told each line.
@@ -22,6 +23,9 @@ class TransferNotes(Listener):
 
     def tt_batch_measured(self, run: RunInfo, state: TaskState, batch: Batch, results: list[Measurement]) -> None:
         about, name = batch.info.get("transfer", {}), state.task.name
+        if (where := batch.info.get("weights")) is not None:
+            other = "" if where == run.options.get("device") else ", another machine than this one"
+            self._once(f"first batches are chosen by what a cost model learned beforehand on {where}{other}")
         if "tasks" in about:
             sources = ", ".join(f"{rows} of {task}" for task, rows in about["tasks"].items())
             self._once(f"{name}: its first cost model learned from {about['rows']} foreign rows ({sources})")
