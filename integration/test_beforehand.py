@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+from tt_bench.lessons import data_hash
+from tt_bench.lessons import read as lessons
 from tt_spec import labels
 from tt_spec.pieces.synthetic import synthetic_task
 from tt_spec.testing.examples import statements
 from tt_surrogate import ATFormer, LightGBM
+from tt_surrogate.beforehand import SHIPPED
+from tt_surrogate.weights import read
 
 from .conftest import events
 
@@ -51,3 +56,21 @@ def test_damaged_weights_end_a_run_before_anything_is_measured(model, tmp_path, 
         assert "batch_measured" not in done.stdout
     file.unlink()
     assert "no weights" in here(*TUNE, *chosen(model.name), code=2).stderr
+
+
+def test_the_default_recipe_says_where_its_first_batch_was_learned(here):
+    told = events(here("tune", "op:matmul:64,64,64", "--trials", "4", "--json").stdout)
+    first = next(e for e in told if e["event"] == "batch_measured")
+    assert "cores" in first["info"]["weights"] and {row["origin"] for row in first["results"]} == {"weights"}
+    notes = [e["text"] for e in told if e["event"] == "note"]
+    assert sum("first batches are chosen by what a cost model learned beforehand on" in n for n in notes) == 1
+    plain = ("--set", "draft.weights=none", "--history", "other.db", "--json")
+    blind = events(here("tune", "op:matmul:64,64,64", "--trials", "4", *plain).stdout)
+    first = next(e for e in blind if e["event"] == "batch_measured")
+    assert "weights" not in first["info"] and {row["origin"] for row in first["results"]} == {"random"}
+
+
+def test_what_ships_was_learned_from_the_committed_data():
+    root = Path(__file__).parents[1]
+    card = read(SHIPPED / "knobs.safetensors", widths=(0,)).card
+    assert data_hash(lessons([root / "datasets" / "zen4"], "knobs")) == card["data"]["sha256"]

@@ -235,6 +235,17 @@ def test_a_model_that_learned_elsewhere_chooses_the_first_batch(role):
     assert set(blind.origin) == {"random"}
 
 
+def test_a_draft_and_a_dear_model_that_both_learned_elsewhere_choose_together():
+    draft, dear = Knows("draft's CPU"), Knows("dear's CPU")
+    dear.predict = lambda task, X: Prediction(-X[:, 0], np.zeros(len(X)))
+    p = pipeline(mixed_task(), draft=draft, surrogate=dear, verify=64, batch=8)
+    first = p.ask(8)
+    assert first.info == {"weights": "dear's CPU"}
+    X = p.space.encode(first.codes)
+    assert (X[:, -1] == X[:, -1].max()).all(), "the draft chose those that the dear model ranked"
+    assert X[:, 0].max() <= np.median(p.space.encode(p.space.sample(500, np.random.default_rng(1)))[:, 0])
+
+
 def test_algorithms_take_turns_in_a_batch_that_was_chosen_beforehand():
     parts = Knob("space", "choice", ("a", "b"), prior=(3.0, 1.0))
     space = Space((parts, Knob("k", "choice", tuple(range(64)))), name="a+b")

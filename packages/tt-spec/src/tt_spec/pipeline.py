@@ -81,8 +81,8 @@ class Pipeline:
     UNLUCKY, UNLUCKY_S = 2, 1.5
     """Of `doubtful`: rows timed in another state of the machine, and how far behind the leader they may lie."""
 
-    OPENING = 1024
-    """Random rows among which a model that learned beforehand chooses a task's first ones."""
+    OPENING = {"knobs": 1024, "statements": 256}
+    """Random rows among which a model that learned beforehand chooses a task's first ones, by what it reads."""
 
     FEATURE_CACHE = 4096
     FIT_ROWS = 2000
@@ -331,19 +331,24 @@ class Pipeline:
         return [found for p in others if (found := p.lent()) is not None]
 
     def _opening(self, n: int, turn: int) -> tuple[np.ndarray, dict[str, Any]]:
-        """The task's first rows, best first by what a model learned beforehand, and remarks; no rows without such a
-        model. Algorithms take turns as among random rows, and one row in two is a spare: a backend may refuse some."""
+        """The task's first rows, best first by what models learned beforehand, and remarks; no rows without such a
+        model. The draft chooses those that the surrogate ranks, if both know the task. Algorithms take turns as among
+        random rows, and one row in two is a spare: a backend may refuse some."""
+        rows, info = np.empty((0, len(self.space.knobs)), dtype=np.int64), {}
         for model in (self.draft, self.surrogate):
-            if isinstance(model, Foreknows):
-                with blame("surrogate", model):
-                    where = model.foreknows(self.task)
-                if where is not None:
-                    rows = draw(
-                        self.space, self._seen, self.OPENING, rng_for(self.seed, self.task.key, "opening", turn)
-                    )
-                    best = np.argsort(-self._by(model, rows).mean, kind="stable")
-                    return in_turn(self.space, self._seen, rows[best], 2 * n), {"weights": where}
-        return np.empty((0, len(self.space.knobs)), dtype=np.int64), {}
+            if not isinstance(model, Foreknows):
+                continue
+            with blame("surrogate", model):
+                where = model.foreknows(self.task)
+            if where is None:
+                continue
+            if not info:
+                many = self.OPENING[model.inputs]
+                rows = draw(self.space, self._seen, many, rng_for(self.seed, self.task.key, "opening", turn))
+            best = np.argsort(-self._by(model, rows).mean, kind="stable")
+            most = max(2 * n, math.ceil(self.verify * min(1.0, n / self.batch)))
+            rows, info = in_turn(self.space, self._seen, rows[best], most), {"weights": where}
+        return rows[: 2 * n], info
 
     def _propose(self, n: int, turn: int) -> tuple[np.ndarray, dict[str, Any], int]:
         """Rows to measure, remarks, and how many rows the batch should have with the random ones, at most `n`."""
