@@ -21,7 +21,14 @@ OP = "op:conv2d:1,32,28,32,3,1,1"
 def _start(folder, *more):
     command = [sys.executable, "-m", "tt_core", "tune", OP, "--minutes", "5", "--json", "--tasks", "conv2d"]
     command += ["--set", "batch=8", *more]
-    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # nohup, under which tests may run, ignores it
+    )
 
 
 def _wait_for_batch(process, batches=1):

@@ -22,7 +22,6 @@ from tt_spec.roles import (
     RacesModels,
     Remembers,
     RunsModels,
-    Saves,
     Scheduler,
     Stopper,
     Store,
@@ -54,6 +53,7 @@ __all__ = [
     "open_store",
     "prepared",
     "start_measurer",
+    "start_models",
 ]
 
 BACKEND = "tt_core.compiler.lean:worker_backend"
@@ -85,14 +85,6 @@ class Assembled:
     scheduler: LightScheduler
     stoppers: list[Stopper]
     batch: int
-
-    def prestart(self) -> None:
-        """Let cost models load what they need beside the first builds, one of a kind and of its weights for all."""
-        models = [m for p in self.pipelines for m in (p.surrogate, p.draft) if m is not None]
-        for model in {(type(m), str(m.weights) if isinstance(m, Saves) else ""): m for m in models}.values():
-            if isinstance(model, Prestarts):
-                with blame("surrogate", model):
-                    model.prestart()
 
     def loop(self, measurer: Measurer, store: Store, clock: Clock, **options: Any) -> Loop:
         """The loop over them; `options` as in `tt_spec.Loop`: `info`, `listeners`, `halt`, `stamp`."""
@@ -226,6 +218,16 @@ def prepared(request: Request, recipe: Recipe, target: Target, best: Callable[[T
         space=recipe.space,
         plugins=recipe.plugins,
     )
+
+
+def start_models(recipe: Recipe) -> None:
+    """Let cost models load what they need, beside all that comes before the first batch, which they may choose. Named
+    weights that cannot be used are refused here."""
+    for role in ("surrogate", "draft"):
+        model = recipe.build(role)
+        if isinstance(model, Prestarts):
+            with blame("surrogate", model):
+                model.prestart()
 
 
 def start_measurer(recipe: Recipe, threads: int, stack: ExitStack, ships: bool) -> Any:

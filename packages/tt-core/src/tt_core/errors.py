@@ -25,7 +25,7 @@ __all__ = [
 
 EXIT_CODES = {
     0: "done",
-    2: "a command line, recipe, piece or option that cannot be used",
+    2: "a command line, recipe, piece, option or file of weights that cannot be used",
     3: "a model or library that cannot be read, imported or compiled",
     4: "a target that is unknown, or that this machine cannot run",
     5: "the model computes something else than its peer, no file was written",

@@ -29,6 +29,7 @@ from tt_core.assembly import (
     open_store,
     prepared,
     start_measurer,
+    start_models,
 )
 from tt_core.causes import Causes
 from tt_core.compiler.target import compiler, cores, device_fingerprint, threads_of, use_all_cores
@@ -107,6 +108,7 @@ def _open(request: Request, plugins: Plugins, stages: Stages, stack: ExitStack) 
     ships, native = request.out is not None, request.target == "native"
     # workers load TVM while this process does; what threads a target has that is not this CPU, TVM must say
     measurer = start_measurer(recipe, cores(), stack, ships) if native else None
+    start_models(recipe)
     from tt_core.deploy import library
 
     if request.path is not None:
@@ -258,7 +260,6 @@ class _Run:
             halt=halt,
             stamp=self.stamp,
         )
-        self.made.prestart()
         with stages.stage("tuning"):
             return loop.run()
 
