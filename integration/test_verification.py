@@ -7,7 +7,11 @@ from functools import cache
 import numpy as np
 import pytest
 import tvm
+from tt_core import models, target
+from tt_core.compiler import lower
 from tt_core.compiler.backend import TvmCandidate
+from tt_core.compiler.quick import quick
+from tt_core.compiler.reference import drawn
 
 from .mutants import HARMLESS, MUTATIONS, OPERATORS, Opened, mutants, opened
 
@@ -60,3 +64,20 @@ def test_right_programs_pass(operator):
     for row, candidate in one.candidates(4, seed=1):
         assert candidate.check() is None, one.task.space.decode(row)
     assert one.work.reference().doubts == []
+
+
+@pytest.mark.parametrize("op", ["op:conv2d:1,16,32,32,3,1,1", "op:matmul:128,128,128", "op:dwconv2d:1,64,64,3,1,1"])
+def test_the_quick_program_computes_the_same(op):
+    cpu = target.resolve({"kind": "llvm", "num-cores": 2})
+    (func,) = (t.payload for t in lower.lower(models.load(op).mod, cpu).tasks if t.flops > 1e5)
+    mod, _, _ = lower.unpack(func)
+    made = quick(mod)
+    assert made is not None
+    inputs = [tvm.runtime.tensor(a) for a in drawn(mod["main"])]
+    shape = [int(d) for d in list(mod["main"].params)[-1].shape]
+    outs = []
+    for program in (mod, made):
+        out = tvm.runtime.tensor(np.zeros(shape, "float32"))
+        tvm.tirx.build(program, target=cpu)["main"](*inputs, out)
+        outs.append(out.numpy())
+    np.testing.assert_allclose(outs[1], outs[0], rtol=0, atol=1e-4)
