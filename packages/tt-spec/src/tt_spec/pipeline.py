@@ -343,8 +343,9 @@ class Pipeline:
             if where is None:
                 continue
             if not info:
-                many = self.OPENING[model.inputs]
-                rows = draw(self.space, self._seen, many, rng_for(self.seed, self.task.key, "opening", turn))
+                rng = rng_for(self.seed, self.task.key, "opening", turn)
+                rows = np.unique(self.space.sample(self.OPENING[model.inputs], rng), axis=0)
+                rows = rows[[name not in self._seen for name in tokens(rows)]]
             best = np.argsort(-self._by(model, rows).mean, kind="stable")
             most = max(2 * n, math.ceil(self.verify * min(1.0, n / self.batch)))
             rows, info = in_turn(self.space, self._seen, rows[best], most), {"weights": where}

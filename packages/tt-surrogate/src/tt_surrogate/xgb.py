@@ -17,6 +17,7 @@ from tt_spec.types import Group, Prediction, Statements, Task, concat_statements
 from tt_surrogate.beforehand import Beforehand, as_bytes, booster_of, check, finite, load, rows_of
 from tt_surrogate.pack_sum import program_ids, sum_statements
 from tt_surrogate.portable import Portable, all_columns
+from tt_surrogate.ranges import Ranges
 from tt_surrogate.trees import Growth, KnobRanks, KnobSquares, Programs
 from tt_surrogate.weights import WeightsError
 
@@ -166,7 +167,7 @@ class XGB:
         for columns, some in alike.items():
             if any(y.any() for _, _, y in some):
                 model = self._fit_knobs(some, seed) if self.inputs == "knobs" else self._fit_statements(some, seed)
-                model.note_ranges(some)
+                model.ranges = Ranges.of((task.key, model.raw(task, X)) for task, X, _ in some)
                 self.models_[columns] = model
 
     def predict(self, task: Task, X: Any) -> Prediction:
@@ -180,8 +181,7 @@ class XGB:
         raw = model.raw(task, X)
         if self.objective == "regression":
             return Prediction(raw, std)
-        low, high = model.ranges.get(task.key, model.overall)
-        return Prediction((raw - low) / (high - low) if high > low else mean, std)
+        return Prediction(model.ranges.map(task.key, raw), std)
 
     def score(self, prediction: Prediction, best: float) -> np.ndarray:
         return prediction.mean
@@ -245,8 +245,7 @@ class _Model:
         line: What is done to the scores of before over knobs: intercept and slope.
         bias: Added to every program's sum.
         operator: Whether the operator's features follow each statement's.
-        ranges: Smallest and largest raw score in training by task key.
-        overall: The same of all tasks together.
+        ranges: Of raw scores in training.
     """
 
     booster: Any
@@ -254,8 +253,7 @@ class _Model:
     line: tuple[float, float] = (0.0, 1.0)
     bias: float = 0.0
     operator: bool = False
-    ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
-    overall: tuple[float, float] = (0.0, 0.0)
+    ranges: Ranges = field(default_factory=Ranges)
 
     def raw(self, task: Task, X: Any) -> np.ndarray:
         """Scores `(n,)` in the model's own unit."""
@@ -264,12 +262,6 @@ class _Model:
             return known + self._trees(finite(X))
         f = known + self._trees(rows_of(X, self.operator))
         return self.bias + sum_statements(f, program_ids(X.offsets), len(X))
-
-    def note_ranges(self, groups: list[Group]) -> None:
-        for task, X, _ in groups:
-            raw = self.raw(task, X)
-            self.ranges[task.key] = float(raw.min()), float(raw.max())
-        self.overall = min(low for low, _ in self.ranges.values()), max(high for _, high in self.ranges.values())
 
     def _trees(self, rows: np.ndarray) -> np.ndarray:
         if self.booster is None or not len(rows):
