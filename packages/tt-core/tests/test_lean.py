@@ -40,6 +40,15 @@ def test_tvm_is_imported_without_torch_and_all_else_is_as_ever(python, code, fou
     assert python(code) == found
 
 
+def test_other_threads_find_torch_all_the_while(python, tmp_path):
+    code = "import sys; seen = ('torch' in sys.modules, sys.modules.get('torch'))\n"
+    code += "import threading; found = []\n"
+    code += "t = threading.Thread(target=lambda: found.append(__import__('torch'))); t.start(); t.join()\n"
+    (tmp_path / "tvm.py").write_text(code)
+    asked = "lean(); import tvm; print(tvm.seen, [m.__name__ for m in tvm.found])"
+    assert python(LEAN + asked) == "(False, None) ['torch']"
+
+
 def test_torch_can_be_imported_after_a_tvm_that_fails(python, tmp_path):
     (tmp_path / "tvm.py").write_text("raise OSError('no such library')")
     code = "lean()\ntry:\n    import tvm\nexcept OSError as e:\n    import torch; print(e)"

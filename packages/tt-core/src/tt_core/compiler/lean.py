@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import threading
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -64,8 +65,27 @@ class _WithoutTorch(Loader):
     def exec_module(self, module: ModuleType) -> None:
         if module.__spec__ is not None:
             module.__spec__.loader = module.__loader__ = self.loader
-        sys.modules[_TORCH] = None  # type: ignore[assignment] - now importing it raises ImportError
+        hidden = _Hidden()
+        sys.meta_path.insert(0, hidden)
         try:
             self.loader.exec_module(module)
         finally:
-            del sys.modules[_TORCH]
+            sys.meta_path.remove(hidden)
+
+
+class _Hidden(MetaPathFinder):
+    """Hides PyTorch from the imports of the thread that made it.
+
+    `sys.modules["torch"] = None` would hide it from every thread, and SciPy, which a cost model may be importing just
+    then, takes whatever is there for the module itself.
+    """
+
+    def __init__(self) -> None:
+        self.thread = threading.get_ident()
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname == _TORCH and threading.get_ident() == self.thread:
+            raise ModuleNotFoundError(f"{_TORCH} is hidden while {_TVM} is imported", name=_TORCH)
+        return None
