@@ -15,6 +15,12 @@ def tt_searchers() -> list[Entry]:
             "simulated annealing that explores as much as the model doubts",
             "AdaTune, Li 2020",
         ),
+        Entry(
+            "descent",
+            "tt_search.descent:Descent",
+            "another searcher, and coordinate descent from its best row where it stalls",
+            "Droplet, Canesche 2024",
+        ),
         Entry("evolve", "tt_search.evolve:Evolve", "evolutionary search from the best measured", "Ansor, Zheng 2020"),
         Entry(
             "ppo",

@@ -119,6 +119,7 @@ class Pipeline:
         self._warm = np.empty((0, len(self.space.knobs)), dtype=np.int64) if warm is None else warm
         self._rows: list[np.ndarray] = []
         self._seconds: list[float] = []
+        self._timed: list[tuple[float, ...]] = []
         self._errors: list[str | None] = []
         self._at: dict[bytes, int] = {}
         self._seen: set[bytes] = set()
@@ -184,7 +185,7 @@ class Pipeline:
                     self._seen.add(name)
                     self._record(row, m)
                 elif (i := self._at.get(name)) is not None:
-                    self._seconds[i], self._errors[i] = m.latency_s, m.error
+                    self._seconds[i], self._timed[i], self._errors[i] = m.latency_s, m.seconds, m.error
         return len(self._rows) - before
 
     def _row(self, m: Measurement) -> np.ndarray:
@@ -201,6 +202,7 @@ class Pipeline:
         self._at[token(row)] = len(self._rows)
         self._rows.append(row)
         self._seconds.append(m.latency_s)
+        self._timed.append(m.seconds)
         self._errors.append(m.error)
 
     def doubtful(self, results: Sequence[Measurement]) -> np.ndarray:
@@ -226,7 +228,7 @@ class Pipeline:
         name = token(m.config)
         if (i := self._at.get(name)) is None or m.error is not None:
             raise ValueError(f"row {list(m.config)} has no valid result that could be corrected")
-        self._seconds[i] = m.latency_s
+        self._seconds[i], self._timed[i] = m.latency_s, m.seconds
 
     # -- ask and tell -------------------------------------------------------------------------------------------
 
@@ -471,6 +473,7 @@ class Pipeline:
             clock=self.clock,
             fitted=fitted,
             seen=frozenset(self._seen),
+            timed=tuple(self._timed),
         )
 
     def _admit(self, codes: np.ndarray, origin: str, chosen: _Chosen, invalid: list[np.ndarray], n: int) -> int:

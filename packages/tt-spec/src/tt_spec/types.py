@@ -362,6 +362,8 @@ class Context:
         predict: `(n, d) -> Prediction` by the fitted model.
         score: `(n, d) -> (n,)`, higher is better; zeros before there is a model.
         fitted: Whether a model stands behind `score`.
+        seen: `token`s of all rows that were measured, refused or asked.
+        timed: The timed runs of each of `rows`, seconds, none for failures; empty where nobody kept them.
     """
 
     task: Task
@@ -377,6 +379,7 @@ class Context:
     clock: Clock
     fitted: bool = False
     seen: frozenset[bytes] = frozenset()
+    timed: Sequence[tuple[float, ...]] = ()
 
     def fresh(self, codes: np.ndarray) -> np.ndarray:
         """The rows that were neither measured, refused nor asked, `(n,)` bool; repeats inside `codes` count once."""
