@@ -20,8 +20,8 @@ from tvm.s_tir import SBlock, Schedule
 
 from tt_space.machine import vector_unit
 from tt_space.packing import ANCHOR
-from tt_space.programs import Features, TemplateRows
-from tt_space.template import copied, divisors
+from tt_space.programs import Features, TemplateRows, copied
+from tt_space.template import divisors
 
 __all__ = ["STEP", "RecurrentPrograms", "has_step"]
 

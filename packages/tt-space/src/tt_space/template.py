@@ -17,7 +17,6 @@ import numpy as np
 import tvm
 from tt_spec import Knob, Space
 from tvm.s_tir import Schedule
-from tvm_ffi.serialization import from_json_graph_str, to_json_graph_str
 
 from tt_space.machine import vector_unit
 from tt_space.nests.blocks import read_blocks
@@ -25,9 +24,9 @@ from tt_space.nests.index import uniform
 from tt_space.nests.interpreter import Interpreter
 from tt_space.nests.templates import TemplateStructure
 from tt_space.packing import ANCHOR
-from tt_space.programs import Features, TemplateRows
+from tt_space.programs import Features, TemplateRows, copied
 
-__all__ = ["Anchor", "TemplatePrograms", "copied", "divisors", "find_anchor", "has_template", "inlined", "pad_apart"]
+__all__ = ["Anchor", "TemplatePrograms", "divisors", "find_anchor", "has_template", "inlined", "pad_apart"]
 
 ORDERS = ("blocks rows | columns", "rows blocks | columns", "rows | blocks columns", "rows columns | blocks")
 """Outer loops: parallel ones before the bar, serial ones after it, outermost first."""
@@ -211,12 +210,6 @@ def scheduled(s: Any, a: Anchor, knobs: dict[str, Any]) -> Any:
         else:
             pad_apart(s, a)
     return s
-
-
-def copied(mod: tvm.IRModule) -> Schedule:
-    """A schedule of a copy: scheduling changes a function that other schedules share."""
-    copy = from_json_graph_str(to_json_graph_str(mod))  # tvm.ir.load_json rewrites the JSON in Python, 2 ms
-    return Schedule(copy, debug_mask="none", error_render_level="none")
 
 
 def inlined(mod: tvm.IRModule, names: tuple[str, ...]) -> tvm.IRModule:

@@ -9,7 +9,6 @@ Source: Lavin and Gray (2016), Fast algorithms for convolutional neural networks
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from functools import partial
 from typing import Any
 
@@ -20,14 +19,10 @@ from tvm import relax, te, tirx
 from tvm.s_tir import Schedule
 
 from tt_space.machine import vector_unit
-from tt_space.nests.blocks import Block, read_blocks
-from tt_space.nests.features import features_of
-from tt_space.nests.index import Uninterpreted
-from tt_space.nests.interpreter import Interpreter, columns, fresh
-from tt_space.nests.lower import lowered
-from tt_space.nests.templates import TemplateStructure
-from tt_space.programs import Features, Repacked, TemplateRows
-from tt_space.template import Anchor, copied, divisors, find_anchor, pad_apart
+from tt_space.nests.interpreter import Interpreter
+from tt_space.nests.parts import PartStructure
+from tt_space.programs import Features, Repacked, TemplateRows, copied
+from tt_space.template import Anchor, divisors, find_anchor, pad_apart
 
 __all__ = ["WinogradPrograms", "has_winograd", "transformed"]
 
@@ -93,7 +88,20 @@ class WinogradPrograms(TemplateRows):
         weight = _conv(mod, anchor).reads[1].source
         self._weight = next(i for i, p in enumerate(mod["main"].params) if p.same_as(weight) or p.name == weight.name)
         self._variants: dict[int, tvm.IRModule] = {}
-        self.interpret = Interpreter(self.space, lambda: _Structure(self), self.exact)
+        self.interpret = Interpreter(self.space, self._structure, self.exact)
+
+    def _structure(self) -> PartStructure:
+        def products(knobs: dict[str, Any]) -> tvm.IRModule:
+            return tvm.IRModule({"main": _products(self.anchor, knobs["outputs"], "float32")})
+
+        return PartStructure(
+            self.space,
+            self.exact,
+            products,
+            lambda s, knobs: _multiply(s, self.anchor, knobs),
+            self.features,
+            "outputs",
+        )
 
     def scheduled(self, knobs: dict[str, Any]) -> Schedule:
         m = knobs["outputs"]
@@ -105,55 +113,6 @@ class WinogradPrograms(TemplateRows):
         """The weights, transformed for the size of output tile that the row chooses."""
         m = int(self.space.decode(row)["outputs"])
         return Repacked(self._weight, f"winograd {m}", partial(transformed, m=m))
-
-
-class _Structure:
-    """Features of rows whose products alone differ: nests that share no loop have features of their own.
-
-    The transforms' are those of one row, by TVM; the products' are interpreted, or where a tile leaves a remainder,
-    TVM's of a module that has nothing else.
-    """
-
-    def __init__(self, programs: WinogradPrograms) -> None:
-        self.programs = programs
-        self._known: dict[int, tuple[np.ndarray, int, tvm.IRModule, list[Block]]] = {}
-
-    def groups(self, codes: np.ndarray) -> list[tuple[Hashable, np.ndarray]]:
-        return TemplateStructure(self.programs.space, _nothing, _nothing, ("outputs",)).groups(codes)
-
-    def features(self, shared: Any, codes: np.ndarray) -> np.ndarray:
-        space, a = self.programs.space, self.programs.anchor
-        m = int(space.decode(codes[0])["outputs"])
-        if m not in self._known:
-            self._known[m] = self._learn(codes[0], m)
-        whole, at, mod, blocks = self._known[m]
-        try:
-            s = fresh(blocks)
-            _multiply(s, a, columns(space, codes, shared))
-            found = features_of(lowered(s), len(codes))
-        except Uninterpreted:
-            found = np.stack([self._exact(mod, row) for row in codes])
-        out = np.repeat(whole[None], len(codes), axis=0)
-        out[:, at : at + found.shape[1]] = found
-        return out
-
-    def _learn(self, row: np.ndarray, m: int) -> tuple[np.ndarray, int, tvm.IRModule, list[Block]]:
-        """A row's features, where its products' are, and a module of the products."""
-        mod = tvm.IRModule({"main": _products(self.programs.anchor, m, "float32")})
-        whole, mine = self.programs.exact(row), self._exact(mod, row)
-        places = [i for i in range(len(whole) - len(mine) + 1) if np.allclose(whole[i : i + len(mine)], mine)]
-        if len(places) != 1:
-            raise Uninterpreted("the products' statements are not told apart")
-        return whole, places[0], mod, read_blocks(mod)
-
-    def _exact(self, mod: tvm.IRModule, row: np.ndarray) -> np.ndarray:
-        s = copied(mod)
-        _multiply(s, self.programs.anchor, self.programs.space.decode(row))
-        return self.programs.features([s])[0]
-
-
-def _nothing(*_: Any) -> list[Block]:
-    return []
 
 
 def _products(a: Anchor, m: int, dtype: str) -> tirx.PrimFunc:
