@@ -80,6 +80,7 @@ def test_a_plug_in_adds_commands_to_tt_and_to_its_groups(monkeypatch):
         result = CliRunner().invoke(own, words.split())
         assert (result.exit_code, result.output) == (0, f"{said}\n")
     assert CliRunner().invoke(own, ["history", "--help"]).output.count("says history count") == 1
+    assert "A group of commands: clean, feed" in CliRunner().invoke(own, ["--help"]).output
 
 
 def test_lists_recipes_and_pieces():

@@ -408,10 +408,12 @@ def _add_commands() -> None:
     except PluginError:  # said by every command that needs a piece; tt doctor needs none
         return
     groups = {g.name: g.typer_instance for g in app.registered_groups if g.typer_instance is not None}
-    for full in plugins.names("command"):
+    every = plugins.names("command")
+    for full in every:
         group, _, name = full.rpartition(" ")
         if group and group not in groups:
-            groups[group] = typer.Typer(no_args_is_help=True)
+            names = ", ".join(n.rpartition(" ")[2] for n in every if n.startswith(f"{group} "))
+            groups[group] = typer.Typer(help=f"A group of commands: {names}", no_args_is_help=True)
             app.add_typer(groups[group], name=group)
         place = groups[group] if group else app
         if name not in {c.name or getattr(c.callback, "__name__", None) for c in place.registered_commands}:
