@@ -74,7 +74,7 @@ def _same(a: np.ndarray, b: np.ndarray | None) -> bool:
 
 
 def _why(programs) -> str:
-    """What is left to TVM, and why."""
+    """Rows that are left to TVM, and why."""
     notes = []
     for part in getattr(programs, "parts", [programs]):
         asked = getattr(part, "interpret", None)

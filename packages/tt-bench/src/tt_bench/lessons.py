@@ -1,4 +1,4 @@
-"""What cost models learn from beforehand: measured rows of many operators with their programs' statements."""
+"""Lessons of cost models that learn beforehand: measured rows of many operators with their programs' statements."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Lesson:
         return self.task.op, self.task.shapes
 
     def features(self, inputs: str) -> Any:
-        """What a model reads, "knobs" or "statements"."""
+        """The input that a model reads, "knobs" or "statements"."""
         return self.statements if inputs == "statements" else self.task.space.encode(self.codes)
 
     def group(self, inputs: str) -> Group:

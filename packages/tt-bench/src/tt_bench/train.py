@@ -41,7 +41,7 @@ State = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Training:
-    """What to train.
+    """A training to do.
 
     Args:
         folders: Where the data are; see `tt_bench.lessons.read`.
@@ -64,7 +64,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Trained:
-    """What came of it.
+    """A training that is over.
 
     Args:
         card: Plain data: see `train`.

@@ -37,7 +37,7 @@ _WORDS = {
 
 
 def operator_features(task: Task) -> np.ndarray:
-    """What a task's fused operator does, `(10,)` float64 of zeros and ones, in the order of `OPERATOR_FEATURES`.
+    """The parts of a task's fused operator, `(10,)` float64 of zeros and ones, in the order of `OPERATOR_FEATURES`.
 
     Read from the task's kind, name and shapes, so that recordings of any version have them. Several may be set.
     A batched product is not also a dense one, nor a depthwise convolution a plain one. `conv2d_winograd` is set beside

@@ -27,7 +27,7 @@ WIDTHS = (0, files.STATEMENT, files.OPERATOR)
 
 @dataclass(frozen=True)
 class Beforehand:
-    """What trees learned, and for which tasks it holds.
+    """Trees that were grown beforehand, and for which tasks it holds.
 
     Args:
         booster: XGBoost's.

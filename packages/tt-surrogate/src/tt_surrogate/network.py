@@ -225,7 +225,7 @@ class Network:
         return learned(train(P, self._forward, data, plan, seed, (), told, start))
 
     def _tune(self, base: _Learned, groups: list[Group], seed: int) -> _Learned:
-        """What was learned beforehand, adapted to rows of this run."""
+        """The network learned beforehand, adapted to rows of this run."""
         data = Programs.of(groups, base.maxima)
         if self.freeze == "body":
             P = self._tune_head(base, data)
@@ -299,7 +299,7 @@ class Network:
         return learned
 
     def _base(self) -> _Learned | None:
-        """What was learned beforehand; read from the file when first asked for."""
+        """The network learned beforehand; read from the file when first asked for."""
         if self.base_ is None and self.weights is not None:
             self.base_ = self._read(self.weights)
         return self.base_

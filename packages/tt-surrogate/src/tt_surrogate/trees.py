@@ -1,4 +1,4 @@
-"""What XGBoost learns from: rows of knobs, or statements whose outputs add up to a program's score."""
+"""Training data of XGBoost: rows of knobs, or statements whose outputs add up to a program's score."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class WeightsError(PluginError):
 
 @dataclass(frozen=True)
 class Weights:
-    """What a model learned beforehand.
+    """Weights that a model learned beforehand.
 
     Args:
         model: The name of the piece.

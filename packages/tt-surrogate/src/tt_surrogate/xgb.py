@@ -187,7 +187,7 @@ class XGB:
         return prediction.mean
 
     def _before(self) -> Beforehand | None:
-        """What was learned beforehand, here or in the file of `weights`."""
+        """The trees learned beforehand, here or in the file of `weights`."""
         if self._learned is None and self.weights is not None and self.weights != self._loaded[0]:
             self._loaded = self.weights, load(self.weights, self.inputs, self.objective)
         return self._learned or self._loaded[1]

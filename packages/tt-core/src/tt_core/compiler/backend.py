@@ -312,7 +312,7 @@ class _Workload:
         return tvm.runtime.tensor(repacked.make(inputs[repacked.position].numpy()), self.device)
 
     def outputs(self, call: Callable[..., object], draw: Draw, repacked: Repacked | None) -> list[np.ndarray]:
-        """What a candidate makes of a draw's inputs."""
+        """A candidate's outputs for a draw's inputs."""
         base, inputs = self.arguments(), list(draw.inputs)
         if repacked is not None:
             at = repacked.position

@@ -81,7 +81,7 @@ class Store:
 
 @dataclass
 class _Touched:
-    """What the statements so far touched under a loop: bytes in all, and by buffer how often and the least elements."""
+    """Memory touched under a loop by the statements so far: bytes in all; by buffer how often, and least elements."""
 
     total: Lane = 0
     by: dict[str, tuple[int, Lane]] = field(default_factory=dict)

@@ -53,7 +53,7 @@ class NestSchedule:
         return found
 
     def iterates(self, loop: Loop) -> str:
-        """What blocks use a loop for: "spatial", "reduce" or "both"."""
+        """The use that blocks make of a loop: "spatial", "reduce" or "both"."""
         uses = {
             name in b.reduced
             for b in self.blocks(loop)
