@@ -1,12 +1,18 @@
 """Models that people ship, through tt: import, tasks, untuned compile, verification; if asked, tuning and latencies.
 
     hatch run python benchmarks/models.py                           # the table of docs/models.md, no tuning
-    hatch run python benchmarks/models.py --only 'lstm|gru' --minutes 3
+    hatch run python benchmarks/models.py --only 'lstm|gru' --minutes 3 --save models.json
+    hatch run python benchmarks/models.py --only quantised --minutes 5 --precision float32
+    hatch run python benchmarks/models.py --folder DIR              # every ONNX file in there as well
 
 The models are the light_* of the package onnx's test data, those of rapidocr-onnxruntime and of silero-vad where they
-are installed, recurrent ones exported by PyTorch, and ResNet-18 and BERT-tiny of tt's zoo, quantised by onnxruntime
-dynamically and with QDQ. Each runs in a process of its own. With --minutes each is tuned for so long, cold, and its
-file is timed in turns with onnxruntime, two threads each: do that on a machine that does nothing else.
+are installed, recurrent ones exported by PyTorch, and ResNet-18, BERT-tiny and a transformer layer, quantised by
+onnxruntime dynamically and with QDQ. `DIR/models.json` may give shapes and values of inputs by file:
+`{"a/b.onnx": {"shapes": {"x": [1, 16]}, "fix": {"sr": 16000}}}`.
+
+Each runs in a process of its own. With --minutes or --trials each is tuned, cold, its file written, verified and timed
+in turns with onnxruntime, and with OpenVINO where that is installed, two threads each: do that on a machine that does
+nothing else. What `--save` holds is not run again, so that a run that was stopped goes on; what failed is.
 """
 
 from __future__ import annotations
@@ -27,60 +33,78 @@ import numpy as np
 
 SECONDS = 900.0
 """Longest time for one model without tuning."""
-VAD = {"input": (1, 512), "state": (2, 1, 128)}
+MINUTES_MOST = 3.0
+"""How many times its minutes a tuned model may take."""
+ROUNDS = 12
+WARM = 3
+VAD = {"input": (1, 576), "state": (2, 1, 128), "h": (1, 1, 128), "c": (1, 1, 128)}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="pattern of names")
     parser.add_argument("--minutes", type=float, default=0.0, help="tune each for so long; 0 tunes nothing")
-    parser.add_argument("--save", type=Path, default=None, help="results as JSON")
-    parser.add_argument("--one", nargs=2, default=None, help=argparse.SUPPRESS)
+    parser.add_argument("--trials", type=int, default=0, help="or until so many programs were measured")
+    parser.add_argument("--precision", default="exact", help="float32: quantised models with dequantised weights")
+    parser.add_argument("--folder", type=Path, default=None, help="further ONNX files")
+    parser.add_argument("--save", type=Path, default=None, help="results as JSON, from which a later run goes on")
+    parser.add_argument("--keep", type=Path, default=None, help="folder for models, histories and libraries")
+    parser.add_argument("--one", default=None, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        print("RESULT " + json.dumps(treated(options.one[0], Path(options.one[1]), options.minutes)))
+        print("RESULT " + json.dumps(treated(options.one, options)))
         return
-    rows = {}
+    tuned = bool(options.minutes or options.trials)
     print("| model | operators | import s | tasks s | compile s | tasks | verified |", end="")
-    print(" untuned ms | tuned ms | onnxruntime ms |" if options.minutes else "")
-    print("|" + "---|" * (10 if options.minutes else 7))
+    print(" untuned ms | tuned ms | onnxruntime ms | OpenVINO ms | tt / onnxruntime |" if tuned else "")
+    print("|" + "---|" * (12 if tuned else 7))
+    rows = json.loads(options.save.read_text()) if options.save and options.save.exists() else {}
     with tempfile.TemporaryDirectory(prefix="tt-models-") as folder:
-        for name in sources():
-            if re.search(options.only, name):
-                rows[name] = apart(name, folder, options.minutes)
-                print(line(name, rows[name], options.minutes > 0), flush=True)
-    if options.save:
-        options.save.write_text(json.dumps(rows, indent=2) + "\n")
+        options.keep = options.keep or Path(folder)
+        options.keep.mkdir(parents=True, exist_ok=True)
+        for name in sources(options.folder):
+            if not re.search(options.only, name):
+                continue
+            if name not in rows or "failed" in rows[name]:
+                rows[name] = apart(name, options)
+                if options.save:
+                    options.save.write_text(json.dumps(rows, indent=2) + "\n")
+            print(line(name, rows[name], tuned), flush=True)
 
 
-def apart(name: str, folder: str, minutes: float) -> dict[str, Any]:
+def apart(name: str, options: Any) -> dict[str, Any]:
     """`treated` in a process of its own."""
-    command = [sys.executable, __file__, "--one", name, folder, "--minutes", str(minutes)]
+    command = [sys.executable, __file__, "--one", name, "--keep", str(options.keep), "--precision", options.precision]
+    command += ["--minutes", str(options.minutes), "--trials", str(options.trials)]
+    command += ["--folder", str(options.folder)] if options.folder else []
+    most = SECONDS + 60 * MINUTES_MOST * options.minutes
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS + 90 * minutes)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=most)
     except subprocess.TimeoutExpired:
-        return {"failed": f"took more than {SECONDS + 90 * minutes:.0f} s"}
+        return {"failed": f"took more than {most:.0f} s"}
     found = [x for x in done.stdout.splitlines() if x.startswith("RESULT ")]
     if found:
         return json.loads(found[-1].removeprefix("RESULT "))
     said = [x for x in done.stderr.splitlines() if x.strip()]
-    return {"failed": said[-1][:300] if said else f"ended with code {done.returncode}"}
+    return {"failed": said[-1][:400] if said else f"ended with code {done.returncode}"}
 
 
-def line(name: str, of: dict[str, Any], timed: bool) -> str:
+def line(name: str, of: dict[str, Any], tuned: bool) -> str:
     if "failed" in of:
         return f"| {name} | {of['failed']} |"
     cells = [name, f"{of['operators']}", *(f"{of[k]:.1f}" for k in ("import_s", "lower_s", "compile_s"))]
     cells += [f"{of['tasks']}", of["verified"]]
-    if timed:
-        cells += [f"{1e3 * of[k]:.3g}" for k in ("untuned_s", "tuned_s", "onnxruntime_s")]
+    if tuned and "tuned_s" in of:
+        kinds = ("untuned_s", "tuned_s", "onnxruntime_s", "openvino_s")
+        cells += [f"{1e3 * of[k]:.3g}" if of.get(k) else "-" for k in kinds]
+        cells += [f"{of['tuned_s'] / of['onnxruntime_s']:.2f}"]
     return "| " + " | ".join(cells) + " |"
 
 
 # -- one model ---------------------------------------------------------------------------------------------------------
 
 
-def treated(name: str, folder: Path, minutes: float) -> dict[str, Any]:
+def treated(name: str, options: Any) -> dict[str, Any]:
     from tt_core.compiler.target import use_all_cores
 
     use_all_cores()
@@ -90,12 +114,12 @@ def treated(name: str, folder: Path, minutes: float) -> dict[str, Any]:
     from tt_core.deploy.library import compile_library
     from tt_core.deploy.verification import verify
 
-    path, shapes, fix = sources()[name](folder)
+    path, shapes, fix = sources(options.folder)[name](options.keep)
     import onnx
 
     operators = len(onnx.load(str(path), load_external_data=False).graph.node)
     began = time.perf_counter()
-    model = models.load(path, shapes, fix=fix)
+    model = models.load(path, shapes, fix=fix, precision=options.precision)
     imported = time.perf_counter()
     lowered = lower(model.mod, target.resolve("native"))
     known = time.perf_counter()
@@ -115,7 +139,8 @@ def treated(name: str, folder: Path, minutes: float) -> dict[str, Any]:
         "verified": peer.removeprefix("equal ").replace(" of the largest magnitude", ""),
         "notes": [*model.notes, *lowered.notes],
     }
-    return result | (latencies(name, path, shapes, fix, folder, minutes) if minutes else {})
+    tuned = bool(options.minutes or options.trials)
+    return result | (latencies(name, path, (shapes, fix), options) if tuned else {})
 
 
 def run(library: Any, inputs: list[np.ndarray]) -> list[np.ndarray]:
@@ -128,34 +153,66 @@ def run(library: Any, inputs: list[np.ndarray]) -> list[np.ndarray]:
     return flat(relax.VirtualMachine(library, tvm.cpu())["main"](*(tvm.runtime.tensor(a) for a in inputs)))
 
 
-def latencies(name: str, path: Path, shapes: Any, fix: Any, folder: Path, minutes: float) -> dict[str, float]:
-    """tt's file and onnxruntime in turns; medians."""
+def latencies(name: str, path: Path, given: tuple[Any, Any], options: Any) -> dict[str, Any]:
+    """tt's file, onnxruntime and OpenVINO in turns; medians."""
+    from tt_bench.turns import block, in_turns
     from tt_core import tune
     from tt_core.compiler.runtime import Runner
 
-    out = folder / f"{name}.so"
-    tune(str(path), shapes=shapes, fix=fix or {}, minutes=minutes, out=out, history=folder / f"{name}.db")
+    shapes, fix = given
+    stem = options.keep / re.sub(r"[^\w.-]+", "_", f"{name}-{options.precision}")
+    out, history = Path(f"{stem}.so"), Path(f"{stem}.db")
+    budget = {"minutes": options.minutes or None, "trials": options.trials or None}
+    tune(str(path), shapes=shapes, fix=fix or {}, precision=options.precision, out=out, history=history, **budget)
     runner = Runner(out)
-    inputs, rest = runner.random_inputs(), dict(fix or {})
-    import onnxruntime
+    inputs, threads = runner.random_inputs(), runner.sidecar["threads"]
+    arguments, call = runner._arguments(inputs), runner._vm["main"]
+    timed = {"tuned_s": lambda: block(lambda: call(*arguments), 0.3, WARM)}
+    timed |= {"onnxruntime_s": _onnxruntime(path, inputs, fix or {}, threads)}
+    timed |= _openvino(path, inputs, fix or {}, threads)
+    times = in_turns(timed, ROUNDS)
+    found: dict[str, Any] = {k: float(np.median(v)) for k, v in times.items()}
+    return found | {"untuned_s": float(runner.sidecar["latency_before_s"]), "bytes": out.stat().st_size}
 
+
+def _onnxruntime(path: Path, inputs: dict[str, np.ndarray], fix: dict[str, Any], threads: int) -> Callable[[], float]:
+    import onnxruntime
+    from tt_bench.turns import block
+
+    onnxruntime.set_default_logger_severity(3)
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = runner.sidecar["threads"]
+    options.intra_op_num_threads = threads
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    kinds = {i.name: i.type for i in session.get_inputs()}
-    inputs |= {k: np.array(v, "int64" if "int64" in kinds[k] else "float32") for k, v in rest.items()}
-    ours: list[float] = []
-    theirs: list[float] = []
-    for _ in range(12):
-        ours += runner.time(inputs, 0.5).seconds
-        session.run(None, inputs)
-        end = time.perf_counter() + 0.5
-        while time.perf_counter() < end:
-            began = time.perf_counter()
-            session.run(None, inputs)
-            theirs.append(time.perf_counter() - began)
-    before = float(runner.sidecar["latency_before_s"])
-    return {"untuned_s": before, "tuned_s": float(np.median(ours)), "onnxruntime_s": float(np.median(theirs))}
+    kinds = {i.name: _TYPES.get(i.type, "float32") for i in session.get_inputs()}
+    given = {k: v for k, v in inputs.items() if k in kinds}
+    given |= {k: np.array(v, kinds[k]) for k, v in fix.items()}
+    return lambda: block(lambda: session.run(None, given), 0.3, WARM)
+
+
+_TYPES = {"tensor(int64)": "int64", "tensor(int32)": "int32", "tensor(bool)": "bool"}
+
+
+def _openvino(path: Path, inputs: dict[str, np.ndarray], fix: dict[str, Any], threads: int) -> dict[str, Any]:
+    """Nothing where it is not installed, or does not take the model."""
+    from tt_bench.turns import block
+
+    if importlib.util.find_spec("openvino") is None:
+        return {}
+    import openvino  # pyright: ignore[reportMissingImports]  # installed by whoever compares with it
+
+    try:
+        core = openvino.Core()
+        config = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
+        model = core.read_model(str(path))
+        names = {name for i in model.inputs for name in i.get_names()}
+        given = {k: v for k, v in inputs.items() if k in names} | {k: np.array(v) for k, v in fix.items()}
+        model.reshape({k: list(v.shape) for k, v in given.items()})
+        request = core.compile_model(model, "CPU", config).create_infer_request()
+        request.infer(given)
+    except Exception as e:  # it raises several types, and this is no test of it
+        print(f"OpenVINO does not take {path}: {e}", file=sys.stderr)
+        return {}
+    return {"openvino_s": lambda: block(lambda: request.infer(given), 0.3, WARM)}
 
 
 # -- the models --------------------------------------------------------------------------------------------------------
@@ -164,7 +221,7 @@ Source = Callable[[Path], tuple[Path, Any, Any]]
 """From a folder to write to, to a file, its shapes and its fixed inputs."""
 
 
-def sources() -> dict[str, Source]:
+def sources(folder: Path | None = None) -> dict[str, Source]:
     found: dict[str, Source] = {}
     for path in sorted((_package("onnx") / "backend/test/data/light").glob("*.onnx")):
         found[path.stem] = lambda _, path=path: (path, None, None)
@@ -175,13 +232,28 @@ def sources() -> dict[str, Source]:
             found[f"rapidocr {path.stem}"] = lambda _, path=path, size=size: (path, {"x": size}, None)
     for cell, options in (("lstm", {}), ("gru", {}), ("lstm", {"bidirectional": True}), ("lstm", {"num_layers": 3})):
         kind = "".join(f" {k}" for k in options)
-        found[f"PyTorch {cell}{kind}"] = lambda folder, cell=cell, options=options: _recurrent(folder, cell, options)
-    for name in ("resnet18", "bert-tiny"):
-        found[f"{name}, dynamically quantised"] = lambda folder, name=name: _quantised(folder, name, False)
-        found[f"{name}, QDQ"] = lambda folder, name=name: _quantised(folder, name, True)
+        found[f"PyTorch {cell}{kind}"] = lambda keep, cell=cell, options=options: _recurrent(keep, cell, options)
+    for name in ("resnet18", "bert-tiny", "transformer"):
+        found[f"{name}, float"] = lambda keep, name=name: (_float(keep, name)[0], None, None)
+        found[f"{name}, dynamically quantised"] = lambda keep, name=name: _quantised(keep, name, False)
+        found[f"{name}, QDQ quantised"] = lambda keep, name=name: _quantised(keep, name, True)
     if (silero := _package("silero_vad")) is not None:
         for path in sorted((silero / "data").glob("*.onnx")):
             found[f"silero {path.stem}"] = lambda _, path=path: _silero(path)
+    return found | ({} if folder is None else _files(folder))
+
+
+def _files(folder: Path) -> dict[str, Source]:
+    """Every ONNX file of a folder, with what its `models.json` says of shapes and values."""
+    beside = folder / "models.json"
+    said = json.loads(beside.read_text()) if beside.exists() else {}
+    found: dict[str, Source] = {}
+    for path in sorted(folder.rglob("*.onnx")):
+        name = path.relative_to(folder).as_posix()
+        of = said.get(name, {})
+        shapes = {k: tuple(v) for k, v in of.get("shapes", {}).items()}
+        given = (path, shapes, of.get("fix"))
+        found[name] = lambda _, given=given: given
     return found
 
 
@@ -202,14 +274,28 @@ def _recurrent(folder: Path, cell: str, options: dict[str, Any]) -> tuple[Path, 
     return path, None, None
 
 
-def _quantised(folder: Path, name: str, static: bool) -> tuple[Path, Any, Any]:
+def _float(folder: Path, name: str) -> tuple[Path, Any]:
+    """The model before it is quantised, as a file and as `onnx.ModelProto`."""
     import onnx
-    from onnxruntime import quantization as q
     from tt_core.models import zoo
 
-    plain, path = folder / f"{name}.onnx", folder / f"{name}-{'qdq' if static else 'dynamic'}.onnx"
-    model = zoo.build(name)
-    onnx.save(model, str(plain))
+    path = folder / f"{name}.onnx"
+    if name != "transformer":
+        onnx.save(zoo.build(name), str(path))
+        return path, onnx.load(str(path))
+    import torch
+
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(256, 4, 1024, batch_first=True).eval()
+    sample = (torch.randn(1, 64, 256),)
+    torch.onnx.export(layer, sample, str(path), dynamo=False, opset_version=17, input_names=["x"])
+    return path, onnx.load(str(path))
+
+
+def _quantised(folder: Path, name: str, static: bool) -> tuple[Path, Any, Any]:
+    from onnxruntime import quantization as q
+
+    (plain, model), path = _float(folder, name), folder / f"{name}-{'qdq' if static else 'dynamic'}.onnx"
     if static:
         q.quantize_static(str(plain), str(path), _Calibration(model), quant_format=q.QuantFormat.QDQ)
     else:
@@ -240,6 +326,7 @@ def _silero(path: Path) -> tuple[Path, Any, Any]:
 
     names = {i.name for i in onnx.load(str(path)).graph.input}
     shapes = {n: s for n, s in VAD.items() if n in names}
+    shapes = {**shapes, "input": (100, 576)} if "h" in shapes else shapes
     return path, shapes, {"sr": 16000} if "sr" in names else None
 
 

@@ -2,7 +2,7 @@
 
     python tools/onnx_coverage.py                        # the table that docs/models.md shows
     python tools/onnx_coverage.py --only 'lstm|gru' -v   # one line per test
-    python tools/onnx_coverage.py --save now.json --compare before.json
+    python tools/onnx_coverage.py --save now.json --compare before.json   # stopped: the same command goes on
     python tools/onnx_coverage.py --failed before.json   # only what failed there
 
 Source: the node tests of the package `onnx` (`onnx.backend.test.case.node`), opset 13 and newer. A test passes if the
@@ -28,6 +28,8 @@ import numpy as np
 
 SECONDS = 120.0
 """Longest time for one test."""
+SAVE_S = 20.0
+"""How often `--save` is written."""
 LEAST_OPSET = 13
 CPU = "native"
 MOST_FIXED = 64
@@ -86,7 +88,8 @@ def attempt(case: Any) -> tuple[str, str]:
         return "passes", ""
     if "fix" not in __import__("inspect").signature(_load()).parameters:
         return "fails", outcome
-    fix = {n: a for n, a in arrays.items() if _structural(a)}
+    scales = {i for n in graph.node if n.op_type == "Resize" for i in n.input[1:]}
+    fix = {n: a for n, a in arrays.items() if _structural(a, "iubf" if n in scales else "iub")}
     if fix and len(fix) < len(arrays) + 1:
         again = once(case, arrays, fix)
         if again is None:
@@ -167,8 +170,8 @@ def _plugins() -> Any:
     return Plugins(extra=[("onnx-coverage", types.SimpleNamespace(tt_spaces=entries))])
 
 
-def _structural(value: Any) -> bool:
-    kinds = "iubf" if isinstance(value, np.ndarray) and not value.shape else "iub"
+def _structural(value: Any, kinds: str) -> bool:
+    kinds = "iubf" if isinstance(value, np.ndarray) and not value.shape else kinds
     return isinstance(value, np.ndarray) and value.dtype.kind in kinds and value.size <= MOST_FIXED
 
 
@@ -176,14 +179,16 @@ def _flat(out: Any) -> list[np.ndarray]:
     return [out.numpy()] if hasattr(out, "numpy") else [a for part in out for a in _flat(part)]
 
 
-def work(only: str, failed: Path | None, start: int, step: int) -> None:
-    """Tests `start`, `start + step`, ...: a line of JSON each, announced before."""
+def work(options: Any, start: int, step: int) -> None:
+    """Tests `start`, `start + step`, ... that `--save` does not hold yet: a line of JSON each, announced before."""
     out = sys.stdout
     sys.stdout = sys.stderr
-    before = json.loads(failed.read_text()) if failed else {}
-    chosen = [c for c in cases(only) if not failed or before.get(c.name, {}).get("state") == "fails"]
+    before = kept(options.failed)
+    failed = options.failed
+    chosen = [c for c in cases(options.only) if not failed or before.get(c.name, {}).get("state") == "fails"]
+    known = kept(options.save)
     for i, case in enumerate(chosen):
-        if i < start or (i - start) % step:
+        if i < start or (i - start) % step or case.name in known:
             continue
         print(json.dumps({"at": i, "name": case.name}), file=out, flush=True)
         kind = outside(case)
@@ -191,6 +196,19 @@ def work(only: str, failed: Path | None, start: int, step: int) -> None:
         operators = sorted({n.op_type for n in case.model.graph.node})
         line = {"at": i, "name": case.name, "state": state, "why": one_line(why or ""), "operators": operators}
         print(json.dumps(line), file=out, flush=True)
+
+
+def kept(path: Path | None) -> dict[str, Any]:
+    """What an earlier run saved; with nothing saved, nothing."""
+    return json.loads(path.read_text()) if path is not None and path.exists() else {}
+
+
+def save(path: Path | None, found: dict[str, Any]) -> None:
+    """Whole or not at all, since a run may be stopped while it writes."""
+    if path is not None:
+        fresh = path.with_suffix(".part")
+        fresh.write_text(json.dumps(dict(found), indent=1, sort_keys=True) + "\n")
+        fresh.replace(path)
 
 
 def one_line(text: str) -> str:
@@ -203,6 +221,7 @@ def follow(options: Any, first: int, found: dict[str, Any]) -> None:
     while True:
         command = [sys.executable, __file__, "--only", options.only, "--worker", str(start), str(step)]
         command += ["--failed", str(options.failed)] if options.failed else []
+        command += ["--save", str(options.save)] if options.save else []
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         lines: queue.Queue[str | None] = queue.Queue()
         threading.Thread(target=_pump, args=(process.stdout, lines), daemon=True).start()
@@ -277,23 +296,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="regular expression on the test's name")
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--save", type=Path, help="write every test's outcome as JSON")
+    parser.add_argument("--save", type=Path, help="every test's outcome as JSON; tests that it holds are not run again")
     parser.add_argument("--compare", type=Path, help="a file that --save wrote: what passed there and does not now")
     parser.add_argument("--failed", type=Path, help="a file that --save wrote: only the tests that failed there")
     parser.add_argument("-v", "--verbose", action="store_true")
     parser.add_argument("--worker", type=int, nargs=2, metavar=("START", "STEP"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
-        work(options.only, options.failed, *options.worker)
+        work(options, *options.worker)
         return
-    found: dict[str, Any] = {}
+    found = kept(options.save)
     shares = [threading.Thread(target=follow, args=(options, i, found)) for i in range(options.processes)]
     for share in shares:
         share.start()
     for share in shares:
-        share.join()
-    if options.save:
-        options.save.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+        while share.is_alive():
+            share.join(SAVE_S)
+            save(options.save, found)
+    save(options.save, found)
     print(report(found))
     if options.compare:
         before = json.loads(options.compare.read_text())

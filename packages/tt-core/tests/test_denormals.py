@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 import tvm
 from tt_core import target
-from tt_core.compiler import denormals
+from tt_core.compiler import denormals, mode
 from tt_core.compiler.arrays import compare
 from tt_core.compiler.lower import lower
 from tt_core.deploy.library import compile_library
+from tt_core.errors import OptionError
+from tt_core.request import Request
 from tt_core_fakes import with_space
 from tvm import relax
 
@@ -37,7 +39,7 @@ def main(modes: T.Buffer((2,), "int32")):
 
 def compiled(kept, monkeypatch):
     """x * 1e-39 * 1e30, whose product with the constant is denormal."""
-    monkeypatch.setenv(denormals.VARIABLE, "keep" if kept else "")
+    monkeypatch.setenv(mode.VARIABLE, "keep" if kept else "")
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((4, 8), "float32"))
     with builder.function("main", [x]):
@@ -77,9 +79,26 @@ with flushed(str(native)) if wanted(native) else nullcontext():
     main(modes)
 print(*(int(m) & 0x8040 for m in modes.numpy()))
 """
-    env = {**os.environ, denormals.VARIABLE: switch, "TVM_NUM_THREADS": "2"}
+    env = {**os.environ, mode.VARIABLE: switch, "TVM_NUM_THREADS": "2"}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
     assert done.stdout.split() == [str(bits)] * 2
+
+
+def test_a_run_sets_the_mode_for_itself_and_its_workers_alone(monkeypatch):
+    monkeypatch.delenv(mode.VARIABLE, raising=False)
+    with mode.denormals_as("keep"):
+        assert not denormals.wanted(NATIVE)
+        with mode.denormals_as(None):
+            assert mode.denormals() == os.environ[mode.VARIABLE] == "keep"
+        with mode.denormals_as("flush"):
+            assert denormals.wanted(NATIVE)
+        assert not denormals.wanted(NATIVE)
+    assert mode.VARIABLE not in os.environ and denormals.wanted(NATIVE)
+
+
+def test_an_unknown_mode_is_refused():
+    with pytest.raises(OptionError, match="--denormals is flush or keep, got 'zero'"):
+        Request("resnet18", denormals="zero")
 
 
 def test_what_is_flushed_is_no_difference():

@@ -17,7 +17,7 @@ from tvm import relax
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
-from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+from onnx import TensorProto, defs, helper, numpy_helper  # noqa: E402
 
 CPU = {"kind": "llvm", "mcpu": "skylake", "num-cores": 2}
 PLUGINS = with_space()
@@ -344,6 +344,60 @@ def test_a_short_time_fourier_transform():
 
 
 # -- control flow and --fix -------------------------------------------------------------------------------------------
+
+
+RESIZED = {
+    "some axes": ({"axes": [3, 2]}, {"scales": np.float32([3, 2])}, (1, 2, 8, 15)),
+    "sizes of some axes": ({"axes": [2, 3]}, {"sizes": np.int64([9, 10])}, (1, 2, 9, 10)),
+    "not larger": (
+        {"axes": [2, 3], "keep_aspect_ratio_policy": "not_larger"},
+        {"sizes": np.int64([8, 20])},
+        (1, 2, 8, 10),
+    ),
+    "not smaller": (
+        {"axes": [2, 3], "keep_aspect_ratio_policy": "not_smaller"},
+        {"sizes": np.int64([8, 5])},
+        (1, 2, 8, 10),
+    ),
+    "antialias, larger": ({"antialias": 1, "mode": "linear"}, {"scales": np.float32([1, 1, 2, 2])}, (1, 2, 8, 10)),
+}
+
+
+def resized(attributes, given):
+    """A Resize of opset 19, its scales or sizes constants."""
+    names = ["x", "", *(name if name in given else "" for name in ("scales", "sizes"))]
+    node = helper.make_node("Resize", names, ["y"], **{"mode": "nearest", **attributes})
+    return model([node], [("x", FLOAT, (1, 2, 4, 5))], [("y", FLOAT, 4)], given, opset=19)
+
+
+@pytest.mark.parametrize("name", RESIZED)
+def test_a_resize_of_some_axes_computes_what_onnxruntime_does(name):
+    *how, shape = RESIZED[name]
+    for got, want in computed(resized(*how), {"x": normal(1, 2, 4, 5)}):
+        assert got.shape == shape
+        np.testing.assert_allclose(got, want, atol=1e-6)
+
+
+def test_a_resize_that_tvm_would_get_wrong_is_refused_by_name():
+    source = resized({"antialias": 1, "mode": "linear"}, {"scales": np.float32([1, 1, 0.5, 0.6])})
+    with pytest.raises(ModelError, match=r"at the Resize, node 0 .* without antialiasing.*tt split"):
+        models.load(source, plugins=PLUGINS)
+
+
+DEPTH = defs.get_schema("SpaceToDepth")
+
+
+@pytest.mark.skipif("mode" not in DEPTH.attributes, reason="this onnx knows one order only")
+@pytest.mark.parametrize("mode", ["CRD", "DCR"])
+def test_space_to_depth_has_two_orders(mode):
+    """Of an opset that onnxruntime may not know: the values are those of the standard's formula."""
+    node = helper.make_node("SpaceToDepth", ["x"], ["y"], blocksize=2, mode=mode)
+    source = model([node], [("x", FLOAT, (1, 3, 4, 6))], [("y", FLOAT, 4)], {}, opset=DEPTH.since_version)
+    x = normal(1, 3, 4, 6)
+    lowered = lower(models.load(source, plugins=PLUGINS).mod, target.resolve("native"), PLUGINS, "fake")
+    vm = relax.VirtualMachine(compile_library(lowered, {}, PLUGINS), tvm.cpu())
+    parts = x.reshape(1, 3, 2, 2, 3, 2).transpose((0, 1, 3, 5, 2, 4) if mode == "CRD" else (0, 3, 5, 1, 2, 4))
+    np.testing.assert_array_equal(vm["main"](tvm.runtime.tensor(x)).numpy(), parts.reshape(1, 12, 2, 3))
 
 
 def branching(count=12):

@@ -40,6 +40,7 @@ _REWRITES = {
     "attention": "onnxruntime's Attention, MultiHeadAttention, GroupQueryAttention, RotaryEmbedding",
     "signal": "DFT, STFT",
     "standard": "Compress, CumProd, Det, LpNormalization, Col2Im, ConvTranspose with output_shape",
+    "resize": "Resize of some axes, with an aspect's policy; SpaceToDepth with a mode",
     "control": "If with a known condition, Loop and Scan with a known trip count, sequences of known length",
 }
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from tt_spec.serial import JsonObject
 
+from tt_core.compiler.mode import MODES, denormals
 from tt_core.errors import OptionError
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class Asked(TypedDict, total=False):
     shapes: Mapping[str, Sequence[int]] | None
     fix: Fixed | None
     precision: str
+    denormals: str | None
     history: str | Path | None
     out: str | Path | None
     seed: int
@@ -59,6 +61,8 @@ class Request:
         shapes: Fixed input shapes by name.
         fix: Values of inputs by name, which are no inputs any more; of ONNX models.
         precision: "exact", a quantised model's own arithmetic, or "float32"; of ONNX models.
+        denormals: "flush" takes numbers under 1.2e-38 for zero, in candidates and file, "keep" leaves them; None: as
+            the environment variable TT_DENORMALS says, else "flush".
         history: File that every measurement goes to and that a repeated run continues from; None: in memory.
         out: File for the tuned library; its sidecar is `out` + ".json".
         seed: Root of all randomness.
@@ -76,6 +80,7 @@ class Request:
     shapes: Mapping[str, Sequence[int]] | None = None
     fix: Fixed | None = None
     precision: str = "exact"
+    denormals: str | None = None
     history: str | Path | None = "tt.db"
     out: str | Path | None = None
     seed: int = 0
@@ -89,6 +94,8 @@ class Request:
     def __post_init__(self) -> None:
         if self.seed < 0:
             raise OptionError(f"the seed must be a whole number, at least 0, got {self.seed}")
+        if self.denormals not in (None, *MODES):
+            raise OptionError(f"--denormals is {' or '.join(MODES)}, got {self.denormals!r}")
         minutes, trials = self.minutes, self.trials
         if (minutes is not None and not 0 < minutes <= MOST_MINUTES) or (trials is not None and trials < 1):
             raise OptionError(
@@ -124,6 +131,7 @@ class Request:
             "skip": self.skip,
             "only_heavy": self.only_heavy,
             "precision": self.precision,
+            "denormals": self.denormals or denormals(),
             "history": str(self.history),
             "out": self.out and str(self.out),
         }

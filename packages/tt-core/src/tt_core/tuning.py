@@ -32,6 +32,7 @@ from tt_core.assembly import (
     start_models,
 )
 from tt_core.causes import Causes
+from tt_core.compiler.mode import denormals_as
 from tt_core.compiler.target import compiler, cores, device_fingerprint, threads_of, use_all_cores
 from tt_core.errors import one_line
 from tt_core.events.log import EventLog, folder
@@ -73,7 +74,7 @@ def tune(
         say: Told in one line what happens around the tuning.
         began: When the minutes began to count, seconds since the epoch; None is now.
         asked: The fields of `tt_core.request.Request`: target, recipe, set, minutes, trials, tasks, skip, only_heavy,
-            shapes, fix, precision, history, out, seed.
+            shapes, fix, precision, denormals, history, out, seed.
 
     Returns:
         The `Result`; `failure` is set if a piece or the store broke on the way, after writing the best so far.
@@ -86,6 +87,7 @@ def tune(
     request, plugins = Request.of(model, asked), plugins or Plugins()
     stages = Stages(WallClock(), request.limit_minutes, say, began)
     with ExitStack() as stack:
+        stack.enter_context(denormals_as(request.denormals))
         run = _open(request, plugins, stages, stack)
         run.keep(log, say, stack)
         outcome = run.search([*plugins.listeners(), *listeners], halt)

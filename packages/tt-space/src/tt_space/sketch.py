@@ -150,9 +150,10 @@ def _space(mod: tvm.IRModule, traces: list[Trace]) -> tuple[Space, list[list[int
     knob_of: list[list[int]] = []
     for s, trace in enumerate(traces):
         mine: list[int] = []
+        depths = iter(_depths(mod, trace))
         for inst in _samples(trace):
             kind = _SAMPLING[inst.kind.name]
-            choices = _choices(mod, trace, inst)
+            choices = (-2, -1, *range(next(depths))) if kind == "location" else _choices(trace, inst)
             for j, (k, c, _) in enumerate(found):
                 if (k, c) == (kind, choices) and j + 1 not in mine:
                     break
@@ -170,26 +171,28 @@ def _space(mod: tvm.IRModule, traces: list[Trace]) -> tuple[Space, list[list[int
     return Space(tuple(knobs), version=f"1/tvm-{tvm.__version__}", name="sketch"), knob_of
 
 
-def _choices(mod: tvm.IRModule, trace: Trace, inst: Any) -> tuple[Any, ...]:
+def _choices(trace: Trace, inst: Any) -> tuple[Any, ...]:
     if inst.kind.name == "SampleCategorical":
         return tuple(int(v) for v in inst.attrs[0])
-    if inst.kind.name == "SamplePerfectTile":
-        parts, innermost = (int(a) for a in inst.attrs)
-        extent = int(np.prod([int(f) for f in trace.decisions[inst]]))
-        limit = innermost if innermost > 0 else extent
-        tiles = tuple(t for t in _factorisations(extent, parts) if t[-1] <= limit)
-        return tiles or _factorisations(extent, parts)
-    return (-2, -1, *range(_depth(mod, trace, inst)))
+    parts, innermost = (int(a) for a in inst.attrs)
+    extent = int(np.prod([int(f) for f in trace.decisions[inst]]))
+    limit = innermost if innermost > 0 else extent
+    tiles = tuple(t for t in _factorisations(extent, parts) if t[-1] <= limit)
+    return tiles or _factorisations(extent, parts)
 
 
-def _depth(mod: tvm.IRModule, trace: Trace, inst: Any) -> int:
-    """The deepest loop nest when `inst` is reached: no location lies deeper."""
-    index = next(i for i, other in enumerate(trace.insts) if other.same_as(inst))
-    before = trace.insts[:index]
-    decisions = {i: d for i, d in trace.decisions.items() if any(i.same_as(k) for k in before)}
+def _depths(mod: tvm.IRModule, trace: Trace) -> list[int]:
+    """The deepest loop nest when each choice of a location is reached, by one replay: no location lies deeper."""
+    found: list[int] = []
     schedule = Schedule(mod, seed=1, debug_mask="none", error_render_level="none")
-    Trace(before, decisions).apply_to_schedule(schedule, remove_postproc=True)
-    return max(1, _loop_depth(schedule.mod["main"].body))
+
+    def look(inst: Any, inputs: Any, attrs: Any, decision: Any) -> Any:
+        if _SAMPLING.get(inst.kind.name) == "location":
+            found.append(max(1, _loop_depth(schedule.mod["main"].body)))
+        return decision
+
+    trace.apply_to_schedule(schedule, remove_postproc=True, decision_provider=look)
+    return found
 
 
 def _loop_depth(body: Any) -> int:

@@ -69,6 +69,10 @@ FixOption = Annotated[
 PrecisionOption = Annotated[
     str, typer.Option(help="exact keeps a quantised ONNX model's arithmetic, float32 dequantises its weights")
 ]
+DenormalsOption = Annotated[
+    str | None,
+    typer.Option(help="flush (default) takes numbers under 1.2e-38 for zero, also in the file; keep does not"),
+]
 TargetOption = Annotated[str, typer.Option(help='"native", a TVM target string or JSON')]
 TasksOption = Annotated[
     list[str] | None,
@@ -106,6 +110,7 @@ def tune(
     shape: ShapeOption = None,
     fix: FixOption = None,
     precision: PrecisionOption = Request.precision,
+    denormals: DenormalsOption = None,
     target: TargetOption = Request.target,
     recipe: Annotated[str, typer.Option(help="Name (tt recipes) or TOML file")] = Request.recipe,
     trials: Annotated[int | None, typer.Option(help="Programs to measure in this run")] = None,
@@ -137,7 +142,7 @@ def tune(
     asked: Asked = {"target": target, "recipe": recipe, "minutes": minutes, "trials": trials, "history": history}
     asked |= {"tasks": tasks or Request.tasks, "skip": skip or Request.skip, "only_heavy": only_heavy}
     asked |= {"shapes": _shapes(shape or []), "fix": _fixed(fix or []), "out": out, "seed": seed}
-    asked |= {"precision": precision}
+    asked |= {"precision": precision, "denormals": denormals}
     asked |= {"set": [*([f"space={space}"] if space else []), *(sets or [])]}
     if dry_run:
         _show_plan(model, asked, as_json)

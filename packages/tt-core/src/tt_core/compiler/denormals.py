@@ -11,7 +11,6 @@ Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -20,13 +19,12 @@ from typing import TYPE_CHECKING
 import tvm
 from tvm import relax
 
+from tt_core.compiler import mode
+
 if TYPE_CHECKING:
     from tvm.target import Target
 
-__all__ = ["MODE", "VARIABLE", "flush", "flushed", "restore", "wanted"]
-
-VARIABLE = "TT_DENORMALS"
-"""Environment variable; "keep" leaves denormals as they are."""
+__all__ = ["MODE", "flush", "flushed", "restore", "wanted"]
 
 MODE = relax.TensorType((1,), "int32")
 """A thread's control register."""
@@ -72,8 +70,8 @@ def main(before: T.Buffer((1,), "int32"), after: T.Buffer((1,), "int32")):
 
 
 def wanted(target: Target) -> bool:
-    """Whether programs of a target flush denormals: on x86-64, unless `VARIABLE` says "keep"."""
-    if os.environ.get(VARIABLE) == "keep" or str(target.kind.name) != "llvm":
+    """Whether programs of a target flush denormals: on x86-64, unless they are to be kept (`mode`)."""
+    if mode.denormals() == "keep" or str(target.kind.name) != "llvm":
         return False
     triple = str(target.attrs.get("mtriple", "")) or tvm.target.codegen.llvm_get_system_triple()
     return triple.split("-")[0] in ("x86_64", "amd64")
@@ -110,9 +108,9 @@ def flush(builder: relax.BlockBuilder) -> relax.Expr:
     return builder.emit(relax.call_tir(_added(builder, _FLUSH, "flush_denormals"), [], out_ty=MODE))
 
 
-def restore(builder: relax.BlockBuilder, mode: relax.Expr) -> None:
+def restore(builder: relax.BlockBuilder, before: relax.Expr) -> None:
     """Emit what gives the caller its mode back."""
-    builder.emit(relax.call_tir(_added(builder, _RESTORE, "restore_denormals"), [mode], out_ty=MODE))
+    builder.emit(relax.call_tir(_added(builder, _RESTORE, "restore_denormals"), [before], out_ty=MODE))
 
 
 def _added(builder: relax.BlockBuilder, source: str, name: str) -> tvm.ir.GlobalVar:

@@ -8,7 +8,7 @@ import json
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,10 +19,10 @@ from tt_spec.errors import whose
 from tt_spec.roles import SpaceBuilder, missing
 from tvm import relax
 
-from tt_core.compiler import elementary, series
+from tt_core.compiler import apart, elementary, series
 from tt_core.compiler.fold import fold_constants
 from tt_core.compiler.primfunc import as_module, outputs
-from tt_core.compiler.steps import Steps
+from tt_core.compiler.steps import PassesFor, Steps
 from tt_core.errors import ModelError, OptionError, TargetError, summary
 
 if TYPE_CHECKING:
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 __all__ = ["Lowered", "lower", "payload", "unpack"]
 
 Legalizers = Mapping[str, Callable[..., relax.Expr]]
-
-_OPAQUE = 8
-"""TVM's pattern of functions that nothing is fused with."""
 
 _KINDS = (  # the first that a function's name contains
     "conv2d_transpose",
@@ -155,47 +152,39 @@ def unpack(data: bytes) -> tuple[tvm.IRModule, Target, str]:
 
 def _run_passes(steps: Steps, target: Target, legalizers: Legalizers) -> None:
     t = relax.transform
-    steps.may("folding batch norms", t.FoldBatchnormToConv2D())
-    steps.may("folding constants", fold_constants)
-    steps.may("folding constants by TVM", t.FoldConstant())
+    norms = apart.calls_apart(apart.batch_norm, t.FoldBatchnormToConv2D())
+    steps.may_parts("folding batch norms", apart.counted(apart.batch_norm), norms)
+    steps.may_parts("folding constants", *_fold(fold_constants))
+    steps.may_parts("folding constants by TVM", *_fold(t.FoldConstant()))
     steps.may("clips as operators", _clips_to_operators)
     steps.must(t.DecomposeOpsForInference(), t.CanonicalizeBindings())
-    steps.may("folding constants by TVM", t.FoldConstant())
+    steps.may_parts("folding constants by TVM", *_fold(t.FoldConstant()))
     if target.kind.name in ("llvm", "c"):
         weights = "OIHW" if "relax.nn.conv2d" in legalizers else "HWIO"
         wanted = {"relax.nn.conv2d": ["NHWC", weights], "relax.nn.conv2d_transpose": ["NCHW", "IOHW"]}
-        steps.may_each("the layout NHWC of convolutions", "relax.nn.conv2d", lambda kept: _layout(wanted, kept))
+        steps.may_each("the layout NHWC of convolutions", "relax.nn.conv2d", lambda left: _layout(wanted, left))
     steps.must(relax.backend.DispatchSampling(), relax.backend.DispatchSortScan())
     _legalize(steps, legalizers)
-    steps.may("patterns of operators", t.AnnotateTIROpPattern())
-    steps.may("folding constants by TVM", t.FoldConstant())
+    steps.may_parts("patterns of operators", apart.functions, apart.functions_apart(t.AnnotateTIROpPattern()))
+    steps.may_parts("folding constants by TVM", *_fold(t.FoldConstant()))
     steps.must(series.steps_as_functions)
-    functions = sorted(v.name_hint for v, f in steps.mod.functions.items() if isinstance(f, tvm.tirx.PrimFunc))
-    steps.may_parts("fusion", len(functions), lambda kept: _fusion([f for i, f in enumerate(functions) if not kept(i)]))
+    steps.may_parts("fusion", apart.functions, apart.functions_apart(t.FuseOps(), t.FuseTIR()))
     steps.must(t.DeadCodeElimination())
 
 
-def _fusion(apart: Sequence[str]) -> list[tvm.transform.Pass]:
-    """Fuse operators, but for the functions that are to stay apart."""
-
-    def opaque(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
-        changed = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs)
-        for name in apart:
-            changed[name] = mod[name].with_attr("op_pattern", _OPAQUE)
-        return changed
-
-    first = [tvm.transform.module_pass(opaque, opt_level=0, name="FunctionsApart")] if apart else []
-    return [*first, relax.transform.FuseOps(), relax.transform.FuseTIR()]
+def _fold(step: tvm.transform.Pass) -> tuple[Callable[[tvm.IRModule], int], PassesFor]:
+    """A pass that folds constants, in parts."""
+    return apart.counted(apart.foldable), apart.calls_apart(apart.foldable, step)
 
 
-def _layout(wanted: dict[str, list[str]], kept: Callable[[int], bool]) -> list[tvm.transform.Pass]:
-    """Convert the convolutions that `kept` names, by their number; the others keep their layout."""
+def _layout(wanted: dict[str, list[str]], left: frozenset[int]) -> list[tvm.transform.Pass]:
+    """Convert the convolutions, but for those of these numbers, which keep their layout."""
     count = itertools.count()
 
     def layouts(call: relax.Call) -> dict[str, list[str]]:
         if call.op.name != "relax.nn.conv2d":
             return wanted
-        return wanted if kept(next(count)) else {**wanted, "relax.nn.conv2d": ["NCHW", "OIHW"]}
+        return wanted if next(count) not in left else {**wanted, "relax.nn.conv2d": ["NCHW", "OIHW"]}
 
     return [relax.transform.ConvertLayout(wanted, layouts), relax.transform.Normalize(), fold_constants]
 

@@ -11,13 +11,13 @@ from tvm import relax
 
 from tt_core.errors import summary
 
-__all__ = ["Steps"]
+__all__ = ["Steps", "count_calls"]
 
-PassesFor = Callable[[Callable[[int], bool]], Sequence[tvm.transform.Pass]]
-"""Passes that treat the operators whose numbers a function accepts."""
+PassesFor = Callable[[frozenset[int]], Sequence[tvm.transform.Pass]]
+"""From the numbers of the parts that are to be left out to the passes over the others."""
 
-_kept: dict[tuple[int, str], frozenset[int] | None] = {}
-"""The end of each search over operators in this process, by module and step."""
+_left: dict[tuple[int, str], frozenset[int] | None] = {}
+"""The end of each search over parts in this process, by module and step; a step that never failed has none."""
 
 
 @dataclass
@@ -51,35 +51,39 @@ class Steps:
 
         Args:
             operator: As Relax calls it: "relax.nn.conv2d".
-            passes: From a rule that says of the i-th such operator whether it is treated, to the passes.
+            passes: By the numbers of such operators, in the module's order, that are left out.
         """
-        self.may_parts(what, _count(self.mod, operator), passes)
+        self.may_parts(what, lambda mod: count_calls(mod, lambda call: call.op == tvm.ir.Op.get(operator)), passes)
 
-    def may_parts(self, what: str, count: int, passes: PassesFor) -> None:
-        """The same for parts that the caller has counted."""
-        key = (_hash(self.mod), what)
-        if key not in _kept:
+    def may_parts(self, what: str, count: Callable[[tvm.IRModule], int], passes: PassesFor) -> None:
+        """The same for parts that `count` counts, which is asked only if the passes fail on the whole."""
+        key = None
+        if all(step != what for _, step in _left):
             try:
-                whole = _run(passes(lambda i: True), self.mod)
+                self.mod = _run(passes(frozenset()), self.mod)
             except Exception:  # TVM raises several types
-                _kept[key] = self._most(count, passes)
+                key = (_hash(self.mod), what)
             else:
-                _kept[key], self.mod = frozenset(range(count)), whole
                 return
-        kept = _kept[key]
-        if kept is None:
-            if not count:
-                return
-            self.notes.append(f"{what} left out: TVM cannot do it for any part of the model")
+        total = count(self.mod)
+        left = self._left(key or (_hash(self.mod), what), total, passes)
+        if left is None:
+            if total:
+                self.notes.append(f"{what} left out: TVM cannot do it for any part of the model")
             return
-        if len(kept) < count:
-            self.notes.append(f"{what} left out for {count - len(kept)} of {count}: TVM cannot do it there")
-        self.mod = _run(passes(lambda i: i in kept), self.mod)
+        if left:
+            self.notes.append(f"{what} left out for {len(left)} of {total}: TVM cannot do it there")
+        self.mod = _run(passes(left), self.mod)
 
-    def _most(self, count: int, passes: PassesFor) -> frozenset[int] | None:
+    def _left(self, key: tuple[int, str], count: int, passes: PassesFor) -> frozenset[int] | None:
+        """The parts that are left out, as few as a bisection finds; None if the passes fail without any part."""
+        if key in _left:
+            return _left[key]
+        every = frozenset(range(count))
+
         def works(chosen: frozenset[int]) -> bool:
             try:
-                _run(passes(lambda i: i in chosen), self.mod)
+                _run(passes(every - chosen), self.mod)
             except Exception:  # TVM raises several types
                 return False
             return True
@@ -92,26 +96,28 @@ class Steps:
             half = len(part) // 2
             return grown(grown(chosen, part[:half]), part[half:])
 
-        return grown(frozenset(), range(count)) if works(frozenset()) else None
+        _left[key] = every - grown(frozenset(), range(count)) if works(frozenset()) else None
+        return _left[key]
+
+
+def count_calls(mod: tvm.IRModule, counts: Callable[[relax.Call], bool]) -> int:
+    """Number of calls in the module's Relax functions that a rule accepts."""
+    found = 0
+
+    def visit(e: relax.Expr) -> None:
+        nonlocal found
+        found += isinstance(e, relax.Call) and counts(e)
+
+    for func in mod.functions.values():
+        if isinstance(func, relax.Function):
+            relax.analysis.post_order_visit(func, visit)
+    return found
 
 
 def _run(passes: Sequence[tvm.transform.Pass], mod: tvm.IRModule) -> tvm.IRModule:
     for step in passes:
         mod = step(mod)
     return mod
-
-
-def _count(mod: tvm.IRModule, operator: str) -> int:
-    op, found = tvm.ir.Op.get(operator), 0
-
-    def visit(e: relax.Expr) -> None:
-        nonlocal found
-        found += isinstance(e, relax.Call) and e.op == op
-
-    for func in mod.functions.values():
-        if isinstance(func, relax.Function):
-            relax.analysis.post_order_visit(func, visit)
-    return found
 
 
 def _hash(mod: tvm.IRModule) -> int:

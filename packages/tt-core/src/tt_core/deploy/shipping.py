@@ -16,6 +16,7 @@ from tt_spec.roles import Checks, Races, RacesModels, RunsModels
 from tt_spec.serial import JsonObject
 
 from tt_core.compiler.arrays import random_array
+from tt_core.compiler.denormals import wanted
 from tt_core.compiler.quiet import quiet
 from tt_core.compiler.reference import doubt, variants
 from tt_core.compiler.target import threads_of
@@ -241,6 +242,7 @@ def _sidecar(ready: Prepared) -> JsonObject:
         "target": str(ready.target),
         "threads": threads_of(ready.target),
         "precision": ready.model.precision,
+        "denormals": "flush" if wanted(ready.target) else "keep",
         **({"change": {name: vars(c) for name, c in ready.model.change.items()}} if ready.model.change else {}),
     }
 
