@@ -187,7 +187,7 @@ class Round:
         if self.wild:
             sets |= {"evaluator": "chaotic", "evaluator.share": self.rng.choice((0.1, 0.3, 0.6))}
         command = [sys.executable, "-m", "tt_core", "tune", self.op, "--trials", str(self.trials), "--json"]
-        command += ["--recipe", self.rng.choice(("random", "random", "ansor")), "--out", "m.so", "--minutes", "3"]
+        command += ["--recipe", self.rng.choice(("random", "random", "tt")), "--out", "m.so", "--minutes", "3"]
         command += ["--seed", str(self.number)]
         return [*command, *(word for k, v in sets.items() for word in ("--set", f"{k}={v}"))]
 
@@ -303,6 +303,9 @@ class Round:
 
     def _wrong(self) -> Iterator[str]:
         if self.process.poll() is None:
+            with contextlib.suppress(psutil.Error):
+                self.process.send_signal(signal.SIGUSR1)  # it says where it is, on stderr
+                time.sleep(1.0)
             yield f"it did not end within {LIMIT_S:g} s"
             self.process.kill()
         code = self.process.wait()

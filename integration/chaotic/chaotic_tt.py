@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import faulthandler
 import os
 import random
 import signal
@@ -9,6 +10,8 @@ import time
 
 from tt_measure import Fixed
 from tt_spec import Entry, hookimpl
+
+faulthandler.register(signal.SIGUSR1)  # a command that hangs is asked where
 
 CLOCK = os.environ.get("TT_CHAOS_CLOCK")
 """A file with the seconds by which `time.time` is off; no such file, no jump."""
