@@ -162,6 +162,8 @@ class Round:
         self.output, self.errors = lab.folder / "stdout", lab.folder / "stderr"
         self.op, self.trials = rng.choice(OPS), rng.choice((4, 8, 12, 20))
         self.before = lab.rows()
+        self.recipe = rng.choice(("random", "random", "tt"))
+        self.share = rng.choice((0.1, 0.3, 0.6))
         names = rng.sample(sorted(FAULTS), rng.choice((1, 1, 2, 3))) if faults is None else faults
         self.wild = "damaged candidates" in names
         if self.wild:
@@ -185,9 +187,9 @@ class Round:
     def _command(self) -> list[str]:
         sets = {**QUICK, "measurer.lock": self.lab.folder / "lock"}
         if self.wild:
-            sets |= {"evaluator": "chaotic", "evaluator.share": self.rng.choice((0.1, 0.3, 0.6))}
+            sets |= {"evaluator": "chaotic", "evaluator.share": self.share}
         command = [sys.executable, "-m", "tt_core", "tune", self.op, "--trials", str(self.trials), "--json"]
-        command += ["--recipe", self.rng.choice(("random", "random", "tt")), "--out", "m.so", "--minutes", "3"]
+        command += ["--recipe", self.recipe, "--out", "m.so", "--minutes", "3"]
         command += ["--seed", str(self.number)]
         return [*command, *(word for k, v in sets.items() for word in ("--set", f"{k}={v}"))]
 
@@ -307,6 +309,7 @@ class Round:
                 self.process.send_signal(signal.SIGUSR1)  # it says where it is, on stderr
                 time.sleep(1.0)
             yield f"it did not end within {LIMIT_S:g} s"
+            self.killed = True
             self.process.kill()
         code = self.process.wait()
         self.lab.ends[str(code)] += 1
@@ -333,6 +336,7 @@ class Round:
             yield f"{len(said.splitlines())} lines of complaint"
 
     def _written_beside(self) -> Iterator[str]:
+        self.told = 0
         for writer, kill in self.writers:
             if kill:
                 time.sleep(self.rng.random())
@@ -341,7 +345,7 @@ class Round:
             told = sum(int(word) for word in text.split())
             if not kill and writer.returncode and not self.excused:
                 yield f"another writer failed with {writer.returncode}"
-            self.told = getattr(self, "told", 0) + told
+            self.told += told
 
     def _left_behind(self) -> Iterator[str]:
         until = time.monotonic() + LEAVE_S
@@ -354,10 +358,14 @@ class Round:
                     yield f"process {p.pid} is left: {' '.join(p.cmdline())[:200]}, {p.status()}"
                 p.kill()
         with open(self.lab.folder / "lock", "w") as f:
-            try:
-                fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                yield "the timing lock is held"
+            for last in (*[False] * 20, True):  # a process that is killed lets go a moment after it is gone
+                try:
+                    fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except OSError:
+                    time.sleep(0.1)
+                    if last:
+                        yield "the timing lock is held"
         tmp = self.lab.disk / "tmp"
         files = [p.name for p in [*tmp.iterdir(), *self.lab.disk.glob(".tt-*")]]
         ended = self.killed or self.sent & {-(self.process.returncode or 0)}
@@ -390,7 +398,7 @@ class Round:
         if twice := [k for k, n in Counter(keys).items() if n > 1 or k in known]:
             yield f"{len(twice)} rows were measured twice, e.g. {twice[0]}"
         others = sum(r[0].startswith("other-") for r in after) - sum(r[0].startswith("other-") for r in self.before)
-        if others < getattr(self, "told", 0):
+        if others < self.told:
             yield f"other writers reported {self.told} rows, {others} are there"
         yield from self._reports({r[2] for r in fresh}, {r[5] for r in news})
 
