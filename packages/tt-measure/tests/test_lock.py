@@ -52,7 +52,7 @@ def test_without_shared_memory_the_lock_is_a_temporary_file(monkeypatch, tmp_pat
 
 
 def test_whoever_wants_to_time_is_let_through_by_those_who_build_in_turns(tmp_path):
-    """Two who share the lock by turns, so that one of them always has it, would keep out for ever who wants it alone."""
+    """Two who share the lock by turns, so that one of them always has it, keep nobody out who wants it alone."""
     path, over, alone = tmp_path / "lock", threading.Event(), threading.Event()
     came = [threading.Semaphore(0), threading.Semaphore(0)]
 
