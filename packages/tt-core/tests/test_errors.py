@@ -29,3 +29,10 @@ def test_the_first_ctrl_c_is_told_and_the_second_ends(capsys):
         assert halt() == "interrupted" and "again to leave" in capsys.readouterr().err
         os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_full_disk_is_no_defect_wherever_it_is_met():
+    for number in (28, 122, 27):  # ENOSPC, EDQUOT, EFBIG on Linux
+        text, details, code = errors.explained(OSError(number, os.strerror(number)))
+        assert code == 6 and not details and "TMPDIR" in text and os.strerror(number) in text
+    assert errors.explained(OSError(5, "Input/output error"))[2] == 70

@@ -22,6 +22,8 @@ def test_earlier_runs_say_how_long_it_takes():
     told = Ending.of(10, 8.0, [0.8 * alone.total_s, 1.5 * alone.total_s])
     assert told.total_s == pytest.approx(1.5 * alone.total_s)
     assert told.compile_s == pytest.approx(1.5 * alone.compile_s)
+    assert Ending.of(10, 8.0, [3600.0, 1.5 * alone.total_s]) == told, "a clock that was set is no end of an hour"
+    assert Ending.of(10, 8.0, [3600.0]) == alone
     quick = Ending.of(10, 8.0, [1.0])
     assert quick.total_s == pytest.approx(0.5 * alone.total_s), "one run that was cut short does not take all of it"
 

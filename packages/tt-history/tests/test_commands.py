@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -180,3 +182,37 @@ def test_they_are_commands_of_tt_too():
     names = ["compact", "merge", "nearest", "prune", "stats", "tasks", "vacuum"]
     assert plugins.names("command") == [f"history {n}" for n in names]
     assert [plugins.build("command", f"history {n}") for n in names] == [getattr(commands, n) for n in names]
+
+
+def test_event_logs_go_by_age_and_size(folder, capsys):
+    """Newest first; those of the last day stay, and so does whatever is no run's log."""
+    logs = folder / "tt.runs"
+    logs.mkdir()
+    names = [f"{i:032x}.jsonl" for i in range(5)]
+    for days, name in zip((0, 2, 3, 100, 200), names, strict=True):
+        (logs / name).write_text("x" * 1_000_000)
+        os.utime(logs / name, (time.time() - 86400 * days,) * 2)
+    (logs / "mine.jsonl").write_text("kept")
+    os.utime(logs / "mine.jsonl", (0, 0))
+    (folder / "target").write_text("kept")
+    os.symlink(folder / "target", logs / f"{9:032x}.jsonl")
+    os.utime(logs / f"{9:032x}.jsonl", (0, 0), follow_symlinks=False)
+
+    assert "2 of 5 event logs (2.0 MB) would go" in said(capsys, "prune", "--runs", code=6)
+    assert "2 of 5 event logs (2.0 MB of 5.0 MB) would go" in said(capsys, "prune", "--runs", "--dry-run")
+    assert len(list(logs.iterdir())) == 7
+    found = json.loads(said(capsys, "prune", "--runs", "--yes", "--json"))
+    assert found == {"removed": 2, "removed_bytes": 2_000_000, "logs": 5, "bytes": 5_000_000, "dry_run": False}
+    said(capsys, "prune", "--runs", "--yes", "--keep-mb", "2.5")
+    assert sorted(p.name for p in logs.glob("0000*")) == [*names[:2], f"{9:032x}.jsonl"]
+    said(capsys, "prune", "--runs", "--yes", "--keep-mb", "0")
+    assert (logs / names[0]).exists() and not (logs / names[1]).exists(), "a run may be writing the newest"
+    said(capsys, "prune", "--runs", "--yes", "--older-than", "0s")
+    assert sorted(p.name for p in logs.iterdir()) == [f"{9:032x}.jsonl", "mine.jsonl"]
+    assert (folder / "target").read_text() == "kept" and records() == 11
+
+
+def test_event_logs_are_no_records(folder, capsys):
+    assert "logs are files, no records" in said(capsys, "prune", "--runs", "--failed", code=2)
+    assert "--keep-mb goes with --runs" in said(capsys, "prune", "--keep-mb", "1", code=2)
+    assert "no event logs beside" in said(capsys, "prune", "--runs", code=6)

@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -304,3 +305,14 @@ def test_a_fork_is_told_to_open_its_own(store):
     os.close(writer)
     assert said.startswith("StoreError") and "make a new SqliteStore in each process" in said
     assert len(list(store.query())) == 1
+
+
+def test_a_step_of_the_machines_clock_in_mid_run_is_no_hour_of_work(tmp_path, monkeypatch):
+    store = SqliteStore(tmp_path / "tt.db")
+    run = store.begin_run({})
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + 3600)
+    store.end_run(run, "done")
+    (found,) = store.runs()
+    assert 0 <= found["ended"] - found["started"] < 600
+    store.close()

@@ -166,7 +166,7 @@ class ThinkingPipeline(Pipeline):
         self.thinking, self._told_s = thinking, 0.0
 
     def ask(self, n: int) -> Batch:
-        t, rows = self.thinking, len(self._rows)
+        t, rows = self.thinking, len(self.rows)
         began, model, programs = time.process_time(), t.model.seconds, t.programs.seconds
         batch = super().ask(n)
         model = t.model.seconds - model

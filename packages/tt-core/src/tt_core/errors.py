@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import tempfile
 from collections.abc import Sequence
 from typing import Any
 
@@ -67,10 +69,18 @@ class InstallationError(UserError, exit_code=8):
     """An installation that cannot tune."""
 
 
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""A disk, quota or limit that is full, wherever that was met."""
+
+
 def explained(e: Exception) -> tuple[str, Sequence[str], int]:
     """The message for the user, further lines and the exit code of any exception."""
     if isinstance(e, UserError):
         return str(e), e.details, e.exit_code
+    if isinstance(e, OSError) and e.errno in _FULL:
+        where = f"{e.filename}: " if e.filename else ""
+        about = f"free some space there and in {tempfile.gettempdir()}, which TMPDIR chooses; what was measured is kept"
+        return f"{where}{e.strerror}; {about}", (), FileError.exit_code
     return f"internal error, {summary(e)}; run it again with --debug to see where, and report it", (), 70
 
 

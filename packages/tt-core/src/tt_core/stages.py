@@ -30,6 +30,9 @@ seconds."""
 LEAST_OF_PAST = 0.5
 """Share of the estimate that the ends of earlier runs may reduce it to."""
 
+MOST_OF_PAST = 10.0
+"""Times the estimate above which the end of an earlier run tells nothing: its machine slept, or its clock was set."""
+
 LEAST = 1 / 3
 """Share of the minutes that the search gets at least."""
 
@@ -58,7 +61,8 @@ class Ending:
                 is more than half of that: an end that ran out of time says little.
         """
         parts = RACE_S * operators, AGAIN * untuned_s + APPLY_S * operators, MODELS_S
-        scale = max(max(past) / sum(parts), LEAST_OF_PAST) if past else 1.0
+        scales = [s / sum(parts) for s in past if s <= MOST_OF_PAST * sum(parts)]
+        scale = max(*scales, LEAST_OF_PAST) if scales else 1.0
         return cls(*(scale * p for p in parts))
 
     @property

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tt_spec import Measurement, Outcome, Pipeline, Plugins, RunInfo, StoreError, Task, WallClock, summary
+from tt_spec import Measurement, Outcome, Pipeline, Plugins, RunInfo, StoreError, Task, WallClock, logfiles, summary
 from tt_spec.errors import PieceError, ProgramError
 from tt_spec.pieces.null_surrogate import NullSurrogate
 from tt_spec.pieces.random_searcher import RandomSearcher
@@ -221,6 +221,7 @@ class _Run:
         """Open the event log and say what the run starts from."""
         self.say = say
         where = folder(self.request.history) if log else None
+        pruned = None if where is None else logfiles.prune(where)
         self.log = EventLog(where and where / f"{self.about['run_id']}.jsonl", self.stages.clock, say)
         stack.callback(self.log.close)
         for text in self.stages.said:
@@ -228,6 +229,9 @@ class _Run:
         self.stages.say = self.note
         for text in (*self.ready.model.notes, *self.remarks):
             self.note(text)
+        if pruned is not None and pruned.removed:
+            size = f"{pruned.removed_bytes / 1e6:.1f} MB"
+            self.note(f"removed {pruned.removed} old event logs ({size}) from {where}; the measurements are kept")
         restored = sum(len(p.rows) for p in self.made.pipelines)
         if restored:
             history = self.request.history

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from tt_spec import StoreError, Task
+from tt_spec import StoreError, Task, logfiles
 
 from tt_history import maintenance
 from tt_history.errors import HistoryError
@@ -140,12 +140,25 @@ def prune(
     keep_best: Annotated[
         int | None, typer.Option(min=0, help="So many of the fastest rows of each task and device stay")
     ] = None,
+    runs: Annotated[
+        bool, typer.Option("--runs", help="Event logs of runs instead, by --older-than (90d) and --keep-mb (1000)")
+    ] = False,
+    keep_mb: Annotated[
+        float | None, typer.Option(min=0, help="With --runs: so many megabytes of the newest logs stay")
+    ] = None,
     yes: YesOption = False,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Remove the records that fit all that is given. Recordings of tt record are left alone."""
     age = None if older_than is None else _seconds(older_than)
+    if runs:
+        if device or task or failed or keep_best is not None:
+            raise typer.BadParameter("--runs goes with --older-than and --keep-mb alone: logs are files, no records")
+        _prune_logs(history, age, keep_mb, yes, dry_run, as_json)
+        return
+    if keep_mb is not None:
+        raise typer.BadParameter("--keep-mb goes with --runs; records are kept by --keep-best")
     try:
         unwanted = maintenance.Unwanted(age, device, task, failed, keep_best)
     except ValueError as e:
@@ -237,6 +250,31 @@ def _removing(work: Callable[[bool], dict[str, Any]], history: Path, yes: bool, 
     averaged = f", {done['averaged']:,} became the mean of theirs" if done.get("averaged") else ""
     verb = "would go" if dry_run else "removed"
     print(f"{done['removed']:,} of {done['rows']:,} records {verb}{averaged}")
+
+
+def _prune_logs(
+    history: Path, age: float | None, keep_mb: float | None, yes: bool, dry_run: bool, as_json: bool
+) -> None:
+    """Remove old event logs; those of the last day stay unless an age is given."""
+    where = logfiles.folder(history)
+    if where is None or not os.path.isdir(where):
+        raise HistoryError(f"no event logs beside {history}: tt tune writes them to {where or 'tt.runs'}")
+    most = logfiles.MOST_BYTES if keep_mb is None else 1e6 * keep_mb
+    oldest, young = (logfiles.OLDEST_S, logfiles.YOUNG_S) if age is None else (age, min(age, logfiles.YOUNG_S))
+    plan = logfiles.prune(where, oldest, most, dry_run=True, young_s=young)
+    if plan.removed and not yes and not dry_run:
+        text = f"{where}: {plan.removed:,} of {plan.logs:,} event logs ({_size(plan.removed_bytes)}) would go"
+        if as_json or not sys.stdin.isatty():
+            raise HistoryError(f"{text}; nobody can be asked here: add --yes, or --dry-run to be told only")
+        if not typer.confirm(f"{text}; remove them?"):
+            print("nothing was changed")
+            return
+    done = plan if dry_run else logfiles.prune(where, oldest, most, young_s=young)
+    if as_json:
+        print(json.dumps({**asdict(done), "dry_run": dry_run}))
+        return
+    verb = "would go" if dry_run else "removed"
+    print(f"{done.removed:,} of {done.logs:,} event logs ({_size(done.removed_bytes)} of {_size(done.bytes)}) {verb}")
 
 
 def _exists(path: Path) -> None:

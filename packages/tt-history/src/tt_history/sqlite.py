@@ -69,6 +69,7 @@ class SqliteStore:
         self.path = path
         self.wait_s = wait_s
         self.clock = clock
+        self._wall: Clock | None = None
         self._db: sqlite3.Connection | None = None
         self._layout: Version1 | Version2 | None = None
         self._pid = 0
@@ -218,7 +219,9 @@ class SqliteStore:
             raise StoreError(f"{self.name}: {what} cannot be read ({e}); was the file edited by hand?") from e
 
     def _now(self) -> float:
-        return (self.clock or WallClock()).now()
+        if self._wall is None:  # one for the store's life: a step of the machine's clock in mid-run is no hour of work
+            self._wall = self.clock or WallClock()
+        return self._wall.now()
 
     @property
     def name(self) -> str:

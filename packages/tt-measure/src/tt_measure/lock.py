@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import stat
+import struct
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -32,9 +34,9 @@ class TimingLock:
     """An advisory file lock: whoever builds shares it, whoever times has it alone.
 
     Workers of every `tt` process of one user take it, each while it works, so a process that is killed or merely
-    pauses never keeps it: the kernel releases it with the file. Nobody waits forever, although the kernel prefers
-    nobody: a pool builds at most a chunk (seconds; at worst one build's time limit) before it must itself have the
-    lock alone, so sooner or later all who build wait for it, and then those who time take turns.
+    pauses never keeps it: the kernel releases it with the file. Nobody waits forever: whoever waits stands in a gate
+    through which all others must, so that those who build, or make programs for minutes, by turns and never all at
+    once idle, let the one pass who wants to time.
 
     Args:
         path: The lock file; None is `tt-timing-<uid>.lock` in shared memory (/dev/shm), which all processes of a
@@ -70,13 +72,16 @@ class TimingLock:
     def _hold(self, how: int) -> Iterator[None]:
         fd = self._open()
         try:
-            if not _taken(fd, how):
+            if not (_gate(fd, fcntl.LOCK_EX | fcntl.LOCK_NB) and _taken(fd, how)):
                 with self.patience(lambda: self._holder(fd)):
+                    _gate(fd, fcntl.LOCK_EX)
                     fcntl.flock(fd, how)
+            _gate(fd, fcntl.LOCK_UN)
             os.pwrite(fd, f"{os.getpid()} {time.time():.0f}".ljust(LINE - 1).encode() + b"\n", 0)
             yield
         finally:
             with contextlib.suppress(OSError):
+                _gate(fd, fcntl.LOCK_UN)
                 fcntl.flock(fd, fcntl.LOCK_UN)  # closing is not enough where a fork of this process has it open too
             os.close(fd)
 
@@ -113,6 +118,23 @@ class TimingLock:
 
 
 _ADVICE = "remove it, or name another (measurer option lock)"
+
+
+def _gate(fd: int, how: int) -> bool:
+    """Enter or leave the file's gate, which one may be in at a time; False if somebody is and `how` does not wait. A
+    system that has no locks of open files has no gate."""
+    command = getattr(fcntl, "F_OFD_SETLK" if how & (fcntl.LOCK_NB | fcntl.LOCK_UN) else "F_OFD_SETLKW", None)
+    if command is None:
+        return True
+    kind = fcntl.F_UNLCK if how & fcntl.LOCK_UN else fcntl.F_WRLCK
+    try:
+        fcntl.fcntl(fd, command, struct.pack("hhqqi", kind, os.SEEK_SET, 0, 1, 0))
+    except (BlockingIOError, PermissionError):
+        return False
+    except OSError as e:
+        if e.errno != errno.EINVAL:  # a kernel or file system without them
+            raise
+    return True
 
 
 def _taken(fd: int, how: int) -> bool:

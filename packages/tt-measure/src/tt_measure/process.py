@@ -144,6 +144,7 @@ class Process:
         self._excess = ""
         self._silence = ""
         self._killed = False
+        self._stopped_at = math.inf
         self._log_at = 0
         self.job: Job | None = None
         with contextlib.suppress(psutil.Error):
@@ -232,7 +233,15 @@ class Process:
         if os.fstat(self.log.fileno()).st_size > LOG_BYTES:
             os.ftruncate(self.log.fileno(), 0)
             self._log_at = 0
-        late, dead = time.monotonic() > self.deadline, self._dead()
+        status, now = self._status(), time.monotonic()
+        dead = status in (None, psutil.STATUS_ZOMBIE)
+        if status != psutil.STATUS_STOPPED:
+            self._stopped_at = math.inf
+        self._stopped_at = min(self._stopped_at, now)
+        # limits of opening and of calls are minutes, for which a stopped one would keep the timing lock from everybody
+        late = now > min(
+            self.deadline, self._stopped_at + self.grace_s if status == psutil.STATUS_STOPPED else math.inf
+        )
         if (late or dead) and not self.conn.poll():
             # of a dead one the connection may be open yet: in a process that its candidate forked
             self._silence = "" if dead else self._unanswered()
@@ -286,10 +295,14 @@ class Process:
             return "took too long", "time"
         return _fate(code), "killed" if code == -signal.SIGKILL and not self._killed else ""
 
-    def _dead(self) -> bool:
+    def _status(self) -> str | None:
+        """In psutil's words; None once it is gone."""
         with contextlib.suppress(psutil.Error, AttributeError):
-            return self._ps.status() == psutil.STATUS_ZOMBIE
-        return True
+            return self._ps.status()
+        return None
+
+    def _dead(self) -> bool:
+        return self._status() in (None, psutil.STATUS_ZOMBIE)
 
     def _reaped(self) -> int | None:
         """The exit status; None if the kernel does not end the process."""

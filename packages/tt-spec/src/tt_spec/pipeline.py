@@ -24,6 +24,7 @@ from tt_spec.guidance import Guidance, Which
 from tt_spec.rng import draw, in_turn, rng_for
 from tt_spec.roles import Foreknows, Learns, Realised, Sampler, Searcher, Surrogate
 from tt_spec.space import Space, token, tokens
+from tt_spec.told import Told
 from tt_spec.types import (
     Batch,
     Context,
@@ -84,7 +85,9 @@ class Pipeline:
     OPENING = {"knobs": 1024, "statements": 256}
     """Random rows among which a model that learned beforehand chooses a task's first ones, by what it reads."""
 
-    FEATURE_CACHE = 4096
+    FEATURE_CACHE, ALL_FEATURES = 4096, 16384
+    """Rows of a task, and of all tasks of a run, whose statements are kept: 10 to 20 kB each."""
+
     FIT_ROWS = 2000
     JUDGED = 128
     """Rows of the task by which a foreign model is judged."""
@@ -117,14 +120,10 @@ class Pipeline:
         self.peers = peers if peers is not None else [self]
         self.guidance = guidance
         self._warm = np.empty((0, len(self.space.knobs)), dtype=np.int64) if warm is None else warm
-        self._rows: list[np.ndarray] = []
-        self._seconds: list[float] = []
-        self._timed: list[tuple[float, ...]] = []
-        self._errors: list[str | None] = []
-        self._at: dict[bytes, int] = {}
+        self._told = Told(len(self.space.knobs))
         self._seen: set[bytes] = set()
         self._pending: dict[bytes, tuple[int, np.ndarray]] = {}
-        self._batches = 0
+        self._batches = self._asked = 0
         self._fitted_at = -1
         self._looks: Counter[bytes] = Counter()
         self._why: dict[bytes, str] = {}
@@ -135,31 +134,25 @@ class Pipeline:
 
     @property
     def rows(self) -> np.ndarray:
-        """All told rows, `(n, d)`, failures included."""
-        return np.stack(self._rows) if self._rows else np.empty((0, len(self.space.knobs)), dtype=np.int64)
+        """All told rows, `(n, d)`, failures included; to be read only."""
+        return self._told.rows
 
     @property
     def best_s(self) -> float:
         """The incumbent's seconds; inf before the first valid result."""
-        return min(self._seconds, default=math.inf)
+        return self._told.best_s
 
     def errors(self) -> Counter[str | None]:
         """Number of rows by error; the valid ones count under None."""
-        return Counter(self._errors)
+        return self._told.counts()
 
     def incumbents(self) -> list[tuple[int, float]]:
         """`(trial, seconds)` of every told result that beat all before it; refused rows are no trials."""
-        found, trial, best = [], 0, math.inf
-        for seconds, error in zip(self._seconds, self._errors, strict=True):
-            trial += error != "invalid"
-            if seconds < best:
-                best = seconds
-                found.append((trial, seconds))
-        return found
+        return self._told.incumbents()
 
     def known_trials(self) -> int:
         """Told rows that cost a trial: all but the refused ones."""
-        return sum(error != "invalid" for error in self._errors)
+        return self._told.trials
 
     def why_invalid(self, row: np.ndarray) -> str:
         """The backend's message for a row that it refused."""
@@ -167,8 +160,8 @@ class Pipeline:
 
     def top(self, n: int) -> list[tuple[np.ndarray, float]]:
         """The `n` best valid rows with their seconds, best first."""
-        order = sorted((i for i, s in enumerate(self._seconds) if math.isfinite(s)), key=self._seconds.__getitem__)
-        return [(self._rows[i], self._seconds[i]) for i in order[:n]]
+        rows, seconds = self._told.rows, self._told.seconds
+        return [(rows[i], float(seconds[i])) for i in self._told.best(n) if math.isfinite(seconds[i])]
 
     def restore(self, measurements: Iterable[Measurement]) -> int:
         """Learn what a store knows of this task and space; returns how many rows were new. Of a row that was measured
@@ -176,17 +169,17 @@ class Pipeline:
 
         Raises `StoreError` for a row that the space does not have.
         """
-        before = len(self._rows)
+        before = len(self._told)
         for m in measurements:
             if m.task_key == self.task.key and m.space_key == self.space.key:
                 row = self._row(m)
                 name = token(row)
                 if name not in self._seen:
                     self._seen.add(name)
-                    self._record(row, m)
-                elif (i := self._at.get(name)) is not None:
-                    self._seconds[i], self._timed[i], self._errors[i] = m.latency_s, m.seconds, m.error
-        return len(self._rows) - before
+                    self._told.add(row, m.latency_s, m.error, m.seconds)
+                elif (i := self._told.at.get(name)) is not None:
+                    self._told.change(i, m.latency_s, m.error, m.seconds)
+        return len(self._told) - before
 
     def _row(self, m: Measurement) -> np.ndarray:
         shape = self.space.shape
@@ -198,13 +191,6 @@ class Pipeline:
             )
         return np.asarray(m.config, dtype=np.int64)
 
-    def _record(self, row: np.ndarray, m: Measurement | Trial) -> None:
-        self._at[token(row)] = len(self._rows)
-        self._rows.append(row)
-        self._seconds.append(m.latency_s)
-        self._timed.append(m.seconds)
-        self._errors.append(m.error)
-
     def doubtful(self, results: Sequence[Measurement]) -> np.ndarray:
         """Rows `(n, d)` that deserve another timing after these results of a batch.
 
@@ -215,7 +201,7 @@ class Pipeline:
         """
         best_s = self.best_s
         top = [row for row, s in self.top(self.CONTENDERS) if s <= self.CLOSE * best_s]
-        if len(self._rows) < self.MANY or all(self._looks[token(row)] >= self.LOOKS - 1 for row in top):
+        if len(self._told) < self.MANY or all(self._looks[token(row)] >= self.LOOKS - 1 for row in top):
             top = []
         away = [m for m in results if m.error is None and m.noise is not None and abs(m.noise.slowdown - 1) > SHARE]
         away = sorted((m for m in away if m.latency_s <= self.UNLUCKY_S * best_s), key=lambda m: m.latency_s)
@@ -226,9 +212,9 @@ class Pipeline:
     def correct(self, m: Measurement) -> None:
         """Take a later timing of a row that is known: it counts from now on."""
         name = token(m.config)
-        if (i := self._at.get(name)) is None or m.error is not None:
+        if (i := self._told.at.get(name)) is None or m.error is not None:
             raise ValueError(f"row {list(m.config)} has no valid result that could be corrected")
-        self._seconds[i], self._timed[i] = m.latency_s, m.seconds
+        self._told.change(i, m.latency_s, self._told.errors[i], m.seconds)
 
     # -- ask and tell -------------------------------------------------------------------------------------------
 
@@ -236,7 +222,8 @@ class Pipeline:
         """Up to `n` rows that were never asked; none when the space is exhausted."""
         if n < 1:
             raise ValueError(f"ask for at least one row, got {n}")
-        turn = len(self._rows) + len(self._pending)
+        turn = len(self._told) + len(self._pending)
+        self._asked = sum(p._batches for p in self.peers)
         info: dict[str, Any] = {}
         chosen, invalid = _Chosen(), []
         guided = self._guide()
@@ -282,7 +269,7 @@ class Pipeline:
         rows, seconds = [], []
         for m in results:
             row = np.asarray(m.config, dtype=np.int64)
-            self._record(row, m)
+            self._told.add(row, m.latency_s, m.error, m.seconds)
             if self._pending.pop(token(row), None) is None:
                 self._refused.discard(token(row))
                 continue
@@ -291,7 +278,7 @@ class Pipeline:
         if rows and isinstance(self.searcher, Learns):
             y = np.array([self.best_s / s if math.isfinite(s) else 0.0 for s in seconds])
             with blame("searcher", self.searcher):
-                self.searcher.tell(self._context("tell", len(self._rows)), np.stack(rows), y)
+                self.searcher.tell(self._context("tell", len(self._told)), np.stack(rows), y)
 
     def refusal(self, row: np.ndarray) -> Trial:
         """The trial of a row `(d,)` that the backend refused on the way."""
@@ -305,25 +292,25 @@ class Pipeline:
         """The rows measured here, for other tasks; None before the first valid result."""
         if not self._has_valid:
             return None
-        usable = [i for i, e in enumerate(self._errors) if e != "invalid"]
-        return Foreign(self.task, self.rows[usable], np.asarray(self._seconds)[usable], "model")
+        usable = self._told.usable
+        return Foreign(self.task, self.rows[usable], self._told.seconds[usable], "model")
 
     # -- inside -------------------------------------------------------------------------------------------------
 
     @property
     def _has_valid(self) -> bool:
-        return any(math.isfinite(s) for s in self._seconds)
+        return math.isfinite(self.best_s)
 
     def _guide(self) -> Guidance | None:
         """The foreign models, fitted and judged, if they have a say in this batch."""
         if self.guidance is None:
             return None
         self.guidance.learn(self.known_trials(), self._others, self.programs, self.surrogate.shared)
-        usable = [i for i, e in enumerate(self._errors) if e != "invalid"][: self.JUDGED]
+        usable = self._told.usable[: self.JUDGED]
         for which in ("surrogate", "draft"):
             model = self.guidance.model(which)
             if model is not None and self.guidance.judges(which, len(usable)):
-                y = labels(np.asarray(self._seconds))[usable]
+                y = labels(self._told.seconds)[usable]
                 self.guidance.judge(which, self._by(model, self.rows[usable]).mean, y)
         return self.guidance if self.guidance.ready else None
 
@@ -380,7 +367,7 @@ class Pipeline:
         return codes, info, n
 
     def _fit(self, turn: int) -> None:
-        known = sum(len(p._rows) for p in (self.peers if self.surrogate.shared else [self]))
+        known = sum(len(p._told) for p in (self.peers if self.surrogate.shared else [self]))
         if known == self._fitted_at:
             return
         rng = rng_for(self.seed, self.task.key, "surrogate", turn)
@@ -398,11 +385,11 @@ class Pipeline:
         """Training data of this task: the best and the newest rows, at most `FIT_ROWS`."""
         if not self._has_valid:
             return None
-        usable = [i for i, e in enumerate(self._errors) if e != "invalid"]
+        usable = self._told.usable
         if len(usable) > self.FIT_ROWS:
-            best = sorted(usable, key=self._seconds.__getitem__)[: self.FIT_ROWS // 2]
-            usable = sorted({*best, *usable[-self.FIT_ROWS // 2 :]})
-        y = labels(np.asarray(self._seconds))[usable]
+            best = self._told.best(self.FIT_ROWS // 2, usable)
+            usable = np.union1d(best, usable[-self.FIT_ROWS // 2 :])
+        y = labels(self._told.seconds)[usable]
         codes = self.rows[usable]
         if inputs == "knobs":
             return self.task, self.space.encode(codes), y
@@ -420,9 +407,19 @@ class Pipeline:
             for j, i in enumerate(missing):
                 self._features[names[i]] = found[where[j] : where[j] + 1] if ok[j] else None
         out = [self._features[name] for name in names]
+        self._forget()
+        return concat_statements([s for s in out if s is not None]), np.array([s is not None for s in out], dtype=bool)
+
+    def _forget(self) -> None:
+        """Keep statements within bounds: those of tasks that were asked for longest ago are made again if need be."""
         while len(self._features) > self.FEATURE_CACHE:
             self._features.popitem(last=False)
-        return concat_statements([s for s in out if s is not None]), np.array([s is not None for s in out], dtype=bool)
+        kept = sum(len(p._features) for p in self.peers)
+        for p in sorted((p for p in self.peers if p is not self), key=lambda p: p._asked):
+            if kept <= self.ALL_FEATURES:
+                break
+            kept -= len(p._features)
+            p._features.clear()
 
     def _predict(self, model: Surrogate, codes: np.ndarray) -> Prediction:
         """The model's prediction, mixed with the foreign one's."""
@@ -463,8 +460,9 @@ class Pipeline:
             task=self.task,
             space=self.space,
             rows=self.rows,
-            y=labels(np.asarray(self._seconds)),
-            errors=list(self._errors),
+            y=labels(self._told.seconds),
+            errors=list(self._told.errors),
+            timed=tuple(self._told.timed),
             pending=np.stack(pending) if pending else self.rows[:0],
             best_s=self.best_s,
             predict=lambda codes: self._predict(guide, codes),
@@ -473,7 +471,6 @@ class Pipeline:
             clock=self.clock,
             fitted=fitted,
             seen=frozenset(self._seen),
-            timed=tuple(self._timed),
         )
 
     def _admit(self, codes: np.ndarray, origin: str, chosen: _Chosen, invalid: list[np.ndarray], n: int) -> int:

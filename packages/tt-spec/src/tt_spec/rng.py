@@ -25,13 +25,14 @@ def draw(space: Space, seen: set[bytes] | frozenset[bytes], n: int, rng: np.rand
     only asks for one algorithm are of the others. Source: D'Hondt's method.
     """
     out: list[np.ndarray] = []
-    known = set(seen)
-    turns = _Turns(space, known)
+    drawn: set[bytes] = set()
+    turns = _Turns(space, seen)
 
     def take(rows: np.ndarray) -> None:
         fresh = dict(zip(tokens(rows), rows, strict=True))
-        for row in turns.pick([r for name, r in fresh.items() if name not in known], n - len(out)):
-            known.add(token(row))
+        unknown = [r for name, r in fresh.items() if name not in seen and name not in drawn]
+        for row in turns.pick(unknown, n - len(out)):
+            drawn.add(token(row))
             out.append(row)
 
     for _ in range(8):

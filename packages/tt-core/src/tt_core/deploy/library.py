@@ -8,7 +8,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ import tvm
 from tt_spec import Plugins, summary
 from tt_spec.serial import JsonObject
 from tvm import relax
+from tvm.support import cc
 
 from tt_core.compiler import series
 from tt_core.compiler.lower import Lowered, unpack
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from tt_core.compiler.backend import Repacked
 
 __all__ = ["check_writable", "compile_library", "write"]
+
+_OBJECTS = 8
+"""Object files of a library at most, but for that of its constants; any more would be written to the disk."""
 
 
 def compile_library(
@@ -104,8 +108,6 @@ def check_writable(path: Path, apart: Sequence[str | Path] = ()) -> None:
 
 def link_problem() -> str | None:
     """None if the compiler that TVM links with makes a library, else why not."""
-    from tvm.support import cc
-
     compiler = cc.get_cc()
     if compiler is None:
         return "none of g++, clang++, c++ is on PATH"
@@ -129,7 +131,7 @@ def write(library: relax.VMExecutable | Path, path: Path, sidecar: JsonObject) -
                 shutil.copyfile(library, part)
                 shutil.copymode(library, part)
             else:
-                library.export_library(str(part))
+                _export(library, part)
             text = json.dumps({**sidecar, "sha256": digest(part)}, indent=2) + "\n"
             sidecar_path(part).write_text(text, encoding="utf-8")
             for made in (part, sidecar_path(part)):
@@ -138,6 +140,28 @@ def write(library: relax.VMExecutable | Path, path: Path, sidecar: JsonObject) -
             os.replace(part, path)
     except (OSError, RuntimeError) as e:
         raise FileError(f"cannot write {path}: {summary(e)}") from e
+
+
+def _export(library: relax.VMExecutable, part: Path) -> None:
+    """Link a library. LLVM ends the whole process, without a word, where it cannot write an object file: it writes to
+    memory, and this to the disk."""
+    if not hasattr(os, "memfd_create"):
+        library.export_library(str(part))
+        return
+
+    def linked(goal: str, files: Sequence[str], **options: object) -> None:
+        for file in files:
+            if os.path.islink(file):
+                Path(f"{file}.kept").write_bytes(Path(file).read_bytes())
+                os.replace(f"{file}.kept", file)
+        cc.create_shared(goal, list(files), **options)
+
+    with ExitStack() as stack:
+        for name in ("devc.o", *(f"lib{i}.o" for i in range(_OBJECTS))):
+            fd = os.memfd_create(name)
+            stack.callback(os.close, fd)
+            os.symlink(f"/proc/self/fd/{fd}", part.with_name(name))
+        library.export_library(str(part), fcompile=linked, workspace_dir=str(part.parent))
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from typing import Any, TextIO
 
 import numpy as np
 from tt_spec import Batch, Clock, Listener, Measurement, RunInfo, TaskState, WallClock
+from tt_spec.logfiles import folder
 from tt_spec.serial import JsonObject
 
 __all__ = ["FORMAT", "EventLog", "JsonLines", "folder", "strict"]
@@ -141,15 +142,6 @@ class EventLog(_Lines):
         if self._file is not None:
             with suppress(OSError):  # what could not be written before cannot be written now
                 self._file.close()
-
-
-def folder(history: str | Path | None) -> Path | None:
-    """Where the event logs of a history lie, `tt.runs` beside `tt.db`; None if the history is no plain file."""
-    text = "" if history is None else str(history)
-    if not text or text == ":memory:" or text.startswith("file:") or "://" in text:
-        return None
-    path = Path(text)
-    return path.with_suffix(".runs") if path.name else None
 
 
 def strict(x: object) -> object:

@@ -1,0 +1,101 @@
+"""The rows that were told of one task, in buffers that grow: a batch costs the same after ten rows and after 10^5."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import numpy as np
+
+from tt_spec.space import token
+
+__all__ = ["Told"]
+
+
+class Told:
+    """Rows, seconds, timed runs and errors in the order in which they were told, and where each row stands.
+
+    Args:
+        knobs: Columns of a row.
+    """
+
+    def __init__(self, knobs: int) -> None:
+        self._rows = np.empty((64, knobs), dtype=np.int64)
+        self._seconds = np.empty(64)
+        self._trial = np.empty(64, dtype=bool)
+        self.errors: list[str | None] = []
+        self.timed: list[tuple[float, ...]] = []
+        self.at: dict[bytes, int] = {}
+        self.trials = 0
+        self._best = math.inf
+
+    def __len__(self) -> int:
+        return len(self.errors)
+
+    @property
+    def rows(self) -> np.ndarray:
+        """All rows, `(n, d)`, to be read only; later ones do not change it."""
+        return _view(self._rows, len(self))
+
+    @property
+    def seconds(self) -> np.ndarray:
+        """Medians, `(n,)`, inf of failures; to be read only."""
+        return _view(self._seconds, len(self))
+
+    @property
+    def usable(self) -> np.ndarray:
+        """Places of the rows that cost a trial: all but the refused ones."""
+        return np.flatnonzero(self._trial[: len(self)])
+
+    @property
+    def best_s(self) -> float:
+        """The least seconds; inf before the first valid row."""
+        return self._best
+
+    def add(self, row: np.ndarray, seconds: float, error: str | None, timed: tuple[float, ...] = ()) -> None:
+        """Take a row `(d,)`; `timed` are the runs whose median `seconds` is."""
+        n = len(self)
+        if n == len(self._seconds):
+            self._rows, self._seconds = np.concatenate([self._rows] * 2), np.concatenate([self._seconds] * 2)
+            self._trial = np.concatenate([self._trial] * 2)
+        self._rows[n], self._seconds[n], self._trial[n] = row, seconds, error != "invalid"
+        self.at[token(row)] = n
+        self.errors.append(error)
+        self.timed.append(timed)
+        self.trials += error != "invalid"
+        self._best = min(self._best, float(seconds))
+
+    def change(self, place: int, seconds: float, error: str | None, timed: tuple[float, ...] = ()) -> None:
+        """Let a row have another verdict from now on."""
+        self.trials += (error != "invalid") - int(self._trial[place])
+        self._seconds[place], self._trial[place], self.errors[place] = seconds, error != "invalid", error
+        self.timed[place] = timed
+        self._best = float(self.seconds.min())
+
+    def counts(self) -> Counter[str | None]:
+        """Number of rows by error; the valid ones count under None."""
+        return Counter(self.errors)
+
+    def incumbents(self) -> list[tuple[int, float]]:
+        """`(trial, seconds)` of every row that beat all before it."""
+        seconds = self.seconds
+        before = np.concatenate([[np.inf], np.minimum.accumulate(seconds)[:-1]]) if len(seconds) else seconds
+        trial = np.cumsum(self._trial[: len(self)])
+        return [(int(trial[i]), float(seconds[i])) for i in np.flatnonzero(seconds < before)]
+
+    def best(self, n: int, among: np.ndarray | None = None) -> np.ndarray:
+        """Places of the `n` fastest rows, best first and the earlier of equals; failures last."""
+        places = np.arange(len(self)) if among is None else among
+        if not 0 < n < len(places):
+            places = places[: len(places) if n > 0 else 0]
+        else:
+            seconds = self.seconds[places]
+            nth = np.partition(seconds, n - 1)[n - 1]
+            places = places[seconds <= nth]
+        return places[np.argsort(self.seconds[places], kind="stable")][: max(n, 0)]
+
+
+def _view(buffer: np.ndarray, n: int) -> np.ndarray:
+    view = buffer[:n]
+    view.flags.writeable = False
+    return view

@@ -1,0 +1,87 @@
+"""What is told of a task, against the plainest way to keep it; and what a long run keeps in memory."""
+
+import math
+
+import numpy as np
+import pytest
+from tt_spec import Pipeline
+from tt_spec.pieces.null_surrogate import NullSurrogate
+from tt_spec.pieces.random_searcher import RandomSearcher
+from tt_spec.pieces.synthetic import SyntheticMeasurer, synthetic_task
+from tt_spec.pieces.top_sampler import TopSampler
+from tt_spec.space import token
+from tt_spec.told import Told
+from tt_spec.types import Trial
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_it_tells_what_plain_lists_tell(seed):
+    rng = np.random.default_rng(seed)
+    told, rows, seconds, errors = Told(3), [], [], []
+    for n in range(200):
+        if n and rng.random() < 0.2:
+            i = int(rng.integers(n := len(rows)))
+            seconds[i], errors[i] = (math.inf, "run") if rng.random() < 0.3 else (float(rng.integers(1, 9)), None)
+            told.change(i, seconds[i], errors[i], (seconds[i], 1.0))
+            continue
+        rows.append(np.array([len(rows), 1, 2]))
+        failed = rng.random() < 0.3
+        seconds.append(math.inf if failed else float(rng.integers(1, 50)))
+        errors.append(str(rng.choice(["invalid", "run"])) if failed else None)
+        told.add(rows[-1], seconds[-1], errors[-1], (seconds[-1], 1.0))
+    assert told.rows.tolist() == np.stack(rows).tolist() and told.seconds.tolist() == seconds
+    assert told.errors == errors and told.best_s == min(seconds) and len(told) == len(rows)
+    assert told.timed == [(x, 1.0) for x in seconds]
+    usable = [i for i, e in enumerate(errors) if e != "invalid"]
+    assert told.usable.tolist() == usable and told.trials == len(usable)
+    for n in (0, 1, 5, 60, 500):
+        assert told.best(n).tolist() == sorted(range(len(rows)), key=seconds.__getitem__)[:n]
+        among = np.array(usable)
+        assert told.best(n, among).tolist() == sorted(usable, key=seconds.__getitem__)[:n]
+    found, trial, best = [], 0, math.inf
+    for s, e in zip(seconds, errors, strict=True):
+        trial += e != "invalid"
+        if s < best:
+            best = s
+            found.append((trial, s))
+    assert told.incumbents() == found
+    assert all(told.at[token(r)] == i for i, r in enumerate(rows))
+
+
+def test_nothing_told_is_nothing_known():
+    told = Told(2)
+    assert told.rows.shape == (0, 2) and told.best_s == math.inf and told.incumbents() == []
+    assert told.best(3).tolist() == [] and told.usable.tolist() == []
+
+
+def test_rows_are_neither_copied_nor_to_be_written():
+    """A copy of 10^5 rows for every batch is what made long runs slow."""
+    told = Told(2)
+    for i in range(100):
+        told.add(np.array([i, 0]), 1.0, None)
+    before = told.rows
+    assert np.shares_memory(before, told.rows)
+    with pytest.raises(ValueError):
+        before[0, 0] = 7
+    for i in range(100, 200):
+        told.add(np.array([i, 0]), 1.0, None)
+    assert before[:, 0].tolist() == list(range(100))
+
+
+class ByStatements(NullSurrogate):
+    inputs = "statements"
+
+
+def test_statements_of_all_tasks_together_are_bounded(monkeypatch):
+    """200 tasks of which each kept 4,096 rows' statements would need 10 GB."""
+    monkeypatch.setattr(Pipeline, "ALL_FEATURES", 100)
+    peers, programs = [], SyntheticMeasurer()
+    for i in range(6):
+        task = synthetic_task(f"t{i}")
+        peers.append(Pipeline(task, ByStatements(), RandomSearcher(), TopSampler(), programs=programs, peers=peers))
+    for turn in range(3):
+        for p in peers:
+            batch = p.ask(16)
+            p.tell(batch.id, [Trial(tuple(map(int, row)), (1e-3 + turn,), 1) for row in batch.codes])
+            assert sum(len(q._features) for q in peers) <= 100
+    assert peers[-1]._features and not peers[0]._features
