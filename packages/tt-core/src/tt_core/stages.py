@@ -109,13 +109,13 @@ class Stages:
         self.began = clock.now() if began is None else began
         self.done: list[dict[str, Any]] = []
         self.said: list[str] = []
-        self.heard: Callable[..., None] = lambda event, **what: None
+        self.heard: Callable[..., None] = lambda **stage: None
 
-    def hear(self, emit: Callable[..., None]) -> None:
-        """Tell `emit("stage", name=, began=, seconds=)` of every stage, those before included."""
-        self.heard = emit
+    def hear(self, heard: Callable[..., None]) -> None:
+        """Tell `heard(name=, began=, seconds=)` of every stage, those before included."""
+        self.heard = heard
         for stage in self.done:
-            emit("stage", **stage)
+            heard(**stage)
 
     @property
     def spent_s(self) -> float:
@@ -143,7 +143,7 @@ class Stages:
         finally:
             stage = {"name": name, "began": began, "seconds": self.clock.now() - began}
             self.done.append(stage)
-            self.heard("stage", **stage)
+            self.heard(**stage)
 
     def remaining(self) -> str:
         """The time that remains, to be put behind a text."""
