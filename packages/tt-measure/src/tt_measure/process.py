@@ -91,7 +91,13 @@ class Job:
         self.stage = ""
         self.began = self.since = time.monotonic()
         self.ended = self.began
+        self.over: float | None = None
         self.ending: Ending | None = None
+
+    @property
+    def worked_until(self) -> float:
+        """When the worker was done with it, by the machine's clock; it may be told of that later."""
+        return self.ended if self.over is None else self.over
 
     @property
     def seconds(self) -> float:
@@ -209,6 +215,8 @@ class Process:
         if verdict == "stage":
             (job.stage, within_s), job.since = value, time.monotonic()
             self._expect(within_s)
+        elif verdict == "over":
+            job.over = max(job.began, min(value, time.monotonic()))
         elif verdict == "waiting":
             self.waits, self.waiting_s = value, self.waiting_s + BEAT_S
         elif verdict == "done":

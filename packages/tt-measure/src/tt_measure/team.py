@@ -47,7 +47,7 @@ class _Traced:
     def told(self, now: float) -> tuple[float, float]:
         """Begin and end of what is new; from now on it is told."""
         began = self.job.began if self.until is None else self.until
-        self.until = now if self.job.ending is None else max(self.job.ended, began)
+        self.until = now if self.job.ending is None else max(self.job.worked_until, began)
         return began, self.until
 
 

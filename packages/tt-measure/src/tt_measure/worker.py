@@ -97,6 +97,7 @@ class Worker:
             reply = pickle.dumps((job, "undecided", str(e)))
         except BaseException as e:  # also SystemExit: whatever a candidate raises is its result
             reply = pickle.dumps((job, "raised", f"{type(e).__name__}: {e}"))
+        self.conn.send_bytes(pickle.dumps((job, "over", time.monotonic())))  # nobody may listen just now
         self.conn.send_bytes(reply)
 
     # -- requests -----------------------------------------------------------------------------------------------
