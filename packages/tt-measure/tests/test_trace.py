@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 from pathlib import Path
@@ -36,7 +37,7 @@ def test_builds_and_timings_are_told_with_their_workers(pool, tmp_path):
     assert (kinds.count("start"), kinds.count("build"), kinds.count("time")) == (2, 4, 4)
     assert {w.who for w in found} == {0, 1} and all(w.ago_s <= passed for w in found)
     timings = sorted((-w.ago_s, -w.ago_s + w.seconds) for w in found if w.what == "time")
-    assert all(a[1] <= b[0] + 1e-3 for a, b in zip(timings, timings[1:], strict=False)), "one after the other"
+    assert all(a[1] <= b[0] + 1e-3 for a, b in itertools.pairwise(timings)), "one after the other"
 
 
 def test_work_ends_when_the_worker_is_done_not_when_somebody_listens(pool, tmp_path):
