@@ -6,11 +6,13 @@ import itertools
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
 from tt_measure import WorkerPool
-from tt_measure.process import Ending, Job
+from tt_measure.process import Ending, Job, Process
 from tt_measure.team import _Traced
 from tt_spec import Bar
 from tt_spec.pieces.once_evaluator import OnceEvaluator
@@ -52,8 +54,10 @@ def test_work_ends_when_the_worker_is_done_not_when_somebody_listens(pool, tmp_p
 
 
 def test_what_is_in_hand_is_told_in_pieces():
-    job = Job(1, "build")
-    traced, began = _Traced(0, "build", job), job.began
+    job, other = Job(1, "build"), Job(2, "build")
+    process = cast(Process, SimpleNamespace(job=job, place=0))
+    traced, began = _Traced(process, "build", job), job.began
+    assert _Traced(process, "build", other).told(began + 2.0) == (began + 2.0, began + 2.0), "it is not begun"
     assert traced.told(began + 2.0) == (began, began + 2.0)
     assert traced.told(began + 3.0) == (began + 2.0, began + 3.0)
     job.ending, job.ended, job.over = Ending("done"), began + 5.0, began + 4.0

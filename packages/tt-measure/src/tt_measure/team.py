@@ -39,13 +39,15 @@ WAIT_S = 60.0
 class _Traced:
     """A job that `trace` has not told to its end; `until` is how far it has, by the machine's clock."""
 
-    place: int
+    process: Process
     what: str
     job: Job
     until: float | None = None
 
     def told(self, now: float) -> tuple[float, float]:
-        """Begin and end of what is new; from now on it is told."""
+        """Begin and end of what is new; from now on it is told. A job that its worker has not begun is nothing yet."""
+        if self.job.ending is None and self.process.job is not self.job:
+            return now, now
         began = self.job.began if self.until is None else self.until
         self.until = now if self.job.ending is None else max(self.job.worked_until, began)
         return began, self.until
@@ -91,7 +93,7 @@ class Team:
             self.processes.append(p)
             if p.job is not None:
                 self._starting[p] = p.job
-                self._traced.append(_Traced(place, "start", p.job))
+                self._traced.append(_Traced(p, "start", p.job))
 
     def busy(self) -> bool:
         """Whether any worker has a job, be it the start or one that nobody waits for any more."""
@@ -106,7 +108,7 @@ class Team:
         self._jobs += 1
         share = self.size if kind == "call" else 1
         job = process.send(Job(self._jobs, kind, share * self.memory_bytes), *args)
-        self._traced.append(_Traced(process.place, str(args[1]) if kind == "call" else kind, job))
+        self._traced.append(_Traced(process, str(args[1]) if kind == "call" else kind, job))
         return job
 
     def trace(self) -> list[Work]:
@@ -114,7 +116,8 @@ class Team:
         now, found = time.monotonic(), []
         for t in self._traced:
             began, ended = t.told(now)
-            found.append(Work(t.place, t.what, now - began, ended - began))
+            if ended > began:
+                found.append(Work(t.process.place, t.what, now - began, ended - began))
         self._traced = deque((t for t in self._traced if t.job.ending is None), TRACED)
         return found
 
