@@ -18,7 +18,6 @@ latency, and the whole model over the sum of its operators alone.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import math
 import os
@@ -34,13 +33,11 @@ import numpy as np
 from tt_bench.atomic import read_json, write_json
 from tt_bench.errors import BenchError
 from tt_bench.launch import program
+from tt_bench.real import source
 from tt_spec import Listener, child
 from tt_spec.spent import Spent
 
 MODELS = ("resnet18", "resnet50", "mobilenet_v2", "detector", "recogniser", "bert-tiny")
-INSIDE = {"detector": ("det", (1, 3, 320, 320)), "recogniser": ("rec", (1, 3, 48, 320))}
-"""Models of rapidocr-onnxruntime: a word of the file's name and the shape of its input."""
-
 ROUNDS, SECONDS = 12, 0.3
 GRACE_S = 600.0
 """How long after its minutes a command may go on before it is given up."""
@@ -105,8 +102,7 @@ def tuned(model: str, seed: int, minutes: float, checkout: Path, folder: Path) -
     for old in [*folder.glob("tt.db*"), *folder.glob("tt.runs/*.jsonl")]:
         old.unlink()
     sources = os.pathsep.join(map(str, sorted(checkout.glob("packages/*/src"))))
-    path, shape = source(model, folder)
-    command = [*child.command("tt_core"), "tune", path, *shape, "--seed", str(seed), "--minutes", str(minutes)]
+    command = [*child.command("tt_core"), "tune", *source(model), "--seed", str(seed), "--minutes", str(minutes)]
     command += ["--history", str(folder / "tt.db"), "--out", str(folder / "model.so"), "--json"]
     print(f"{model}, seed {seed}, {minutes:g} minutes of {checkout}", file=sys.stderr, flush=True)
     began = time.time()
@@ -125,20 +121,6 @@ def tuned(model: str, seed: int, minutes: float, checkout: Path, folder: Path) -
     sidecar = json.loads((folder / "model.so.json").read_text())
     alone = sum(t["weight"] * t["latency_s"] for t in sidecar["tasks"] if t["latency_s"])
     return {**told(log, began), "took_s": took_s, "minutes": minutes, "alone_s": alone}
-
-
-def source(model: str, folder: Path) -> tuple[str, list[str]]:
-    """What `tt tune` takes, and the options of its shape."""
-    if model not in INSIDE:
-        return model, []
-    word, shape = INSIDE[model]
-    package = importlib.util.find_spec("rapidocr_onnxruntime")  # importing it wants OpenCV
-    if package is None or package.origin is None:
-        raise BenchError(f"model {model!r} is inside the package rapidocr-onnxruntime: install it, or omit the model")
-    files = sorted((Path(package.origin).parent / "models").glob(f"*_{word}_infer.onnx"))
-    if not files:
-        raise BenchError(f"the package rapidocr-onnxruntime has no file *_{word}_infer.onnx")
-    return str(files[-1]), ["--shape", f"x={','.join(map(str, shape))}"]
 
 
 # -- what the log says -------------------------------------------------------------------------------------------------
