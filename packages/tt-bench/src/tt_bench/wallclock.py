@@ -125,7 +125,7 @@ def _traced_causes(spent: Spent) -> dict[str, float]:
     of `CAUSES` but asking, which contains the making of programs."""
     order = ("start", "realise", "features", "decide", "ask")
     edges = [(x, s, k) for d in spent.work for x, s, k in ((d.began, 1, _kind(d)), (d.ended, -1, _kind(d)))]
-    active = dict.fromkeys((*order, "busy", "other"), 0)
+    active: dict[str, int] = dict.fromkeys((*order, "busy", "other"), 0)
     found = {CAUSES[k]: 0.0 for k in order}
     nothing = "waiting for the machine's lock, the store or for nothing that the log tells"
     found[nothing] = 0.0

@@ -171,8 +171,8 @@ def shared(work: Iterable[Did], began: float, at: float, workers: int = 1) -> Sp
         start, end = max(d.began, began), min(d.ended, at)
         if end > start and d.part != "wait":
             edges += [(start, 1, d.part), (end, -1, d.part)]
-    parts = dict.fromkeys(("think", "build", "run", "wait"), 0.0)
-    busy = dict.fromkeys(("think", "build", "run"), 0)
+    parts: dict[str, float] = dict.fromkeys(("think", "build", "run", "wait"), 0.0)
+    busy: dict[str, int] = dict.fromkeys(("think", "build", "run"), 0)
     hidden = lone = 0.0
     now = began
     for moment, change, part in [*sorted(edges), (max(at, began), 0, "run")]:
