@@ -279,7 +279,8 @@ def test_workers_are_drawn_over_time(browser, tmp_path):
         ([[0, "start", 0.0, 3.0], [-1, "ask", 0.0, 4.0]], "workers that start (75% of that)"),
         ([[-1, "ask", 0.0, 4.0], [1, "features", 1.0, 2.5]], "extracting features of programs (62% of that)"),
         ([[-1, "decide", 1.0, 2.5]], "the scheduler&#x27;s decisions (62% of that)"),
-        ([], "waiting for the machine&#x27;s lock, the store or for nothing that the log tells (100% of that)"),
+        ([[0, "lock", 0.0, 4.0]], "other processes of tt that build or time here (the timing lock) (100% of that)"),
+        ([], "waiting for the store, or for nothing that the log tells (100% of that)"),
     ],
 )
 def test_an_idle_share_is_told_with_its_cause(idle, cause):

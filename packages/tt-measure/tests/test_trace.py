@@ -12,8 +12,9 @@ from typing import cast
 import numpy as np
 import pytest
 from tt_measure import WorkerPool
+from tt_measure.lock import TimingLock
 from tt_measure.process import Ending, Job, Process
-from tt_measure.team import _Traced
+from tt_measure.team import _apart, _Traced
 from tt_spec import Bar
 from tt_spec.pieces.once_evaluator import OnceEvaluator
 
@@ -62,3 +63,26 @@ def test_what_is_in_hand_is_told_in_pieces():
     assert traced.told(began + 3.0) == (began + 2.0, began + 3.0)
     job.ending, job.ended, job.over = Ending("done"), began + 5.0, began + 4.0
     assert traced.told(began + 6.0) == (began + 3.0, began + 4.0), "done before anybody listened"
+
+
+def test_waiting_for_the_lock_is_told_apart(pool, tmp_path):
+    task = wild.task(tmp_path / "log")
+    list(pool.measure(task, np.array([wild.row("ok", 1, 1)]), Bar()))
+    pool.trace()
+    with TimingLock(tmp_path / "lock").exclusive():
+        pool.expect(task, np.array([wild.row("ok", 1, 2)]))
+        time.sleep(0.5)  # another process times
+    list(pool.measure(task, np.array([wild.row("ok", 1, 2)]), Bar()))
+    found = pool.trace()
+    assert sum(w.seconds for w in found if w.what == "lock") >= 0.3
+    assert sum(w.seconds for w in found if w.what == "build") < 0.5
+
+
+def test_waits_are_taken_out_of_a_job():
+    assert list(_apart("time", 1.0, 9.0, [(5.0, 1.0), (0.0, 2.0)])) == [
+        ("lock", 1.0, 2.0),
+        ("time", 2.0, 5.0),
+        ("lock", 5.0, 6.0),
+        ("time", 6.0, 9.0),
+    ]
+    assert list(_apart("build", 1.0, 1.0, [])) == []

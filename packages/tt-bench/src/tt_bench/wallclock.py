@@ -35,6 +35,7 @@ CAUSES = {
     "realise": "making programs of rows",
     "features": "extracting features of programs",
     "start": "workers that start",
+    "lock": "other processes of tt that build or time here (the timing lock)",
 }
 """Kinds of work that stand in the way of building and timing, in words."""
 
@@ -123,11 +124,11 @@ def _estimated_causes(clocked: Clocked) -> dict[str, float]:
 def _traced_causes(spent: Spent) -> dict[str, float]:
     """Seconds in which nothing was built or timed, by the work that went on meanwhile: a moment counts for the first
     of `CAUSES` but asking, which contains the making of programs."""
-    order = ("start", "realise", "features", "decide", "ask")
+    order = ("lock", "start", "realise", "features", "decide", "ask")
     edges = [(x, s, k) for d in spent.work for x, s, k in ((d.began, 1, _kind(d)), (d.ended, -1, _kind(d)))]
     active: dict[str, int] = dict.fromkeys((*order, "busy", "other"), 0)
     found = {CAUSES[k]: 0.0 for k in order}
-    nothing = "waiting for the machine's lock, the store or for nothing that the log tells"
+    nothing = "waiting for the store, or for nothing that the log tells"
     found[nothing] = 0.0
     now = spent.spans[0].at - spent.spans[0].seconds
     for moment, step, kind in sorted([*edges, (spent.spans[-1].at, 0, "busy")]):

@@ -80,7 +80,8 @@ class Ending:
 
 
 class Job:
-    """A request in a worker's hands; `ending` is None until it is over.
+    """A request in a worker's hands; `ending` is None until it is over, `waits` are when and for how many seconds others
+    had the timing lock.
 
     Args:
         memory_bytes: What its worker may use meanwhile.
@@ -92,6 +93,7 @@ class Job:
         self.began = self.since = time.monotonic()
         self.ended = self.began
         self.over: float | None = None
+        self.waits: list[tuple[float, float]] = []
         self.ending: Ending | None = None
 
     @property
@@ -217,6 +219,8 @@ class Process:
             self._expect(within_s)
         elif verdict == "over":
             job.over = max(job.began, min(value, time.monotonic()))
+        elif verdict == "waited":
+            job.waits.append(value)
         elif verdict == "waiting":
             self.waits, self.waiting_s = value, self.waiting_s + BEAT_S
         elif verdict == "done":

@@ -9,6 +9,7 @@ import pickle
 import time
 import warnings
 from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from typing import Any
@@ -51,6 +52,21 @@ class _Traced:
         began = self.job.began if self.until is None else self.until
         self.until = now if self.job.ending is None else max(self.job.worked_until, began)
         return began, self.until
+
+
+def _apart(
+    what: str, began: float, ended: float, waits: Sequence[tuple[float, float]]
+) -> Iterator[tuple[str, float, float]]:
+    """A job's time, what it waited for the lock apart as "lock": what, begin and end."""
+    at = began
+    for start, seconds in sorted(waits):
+        start, stop = max(start, at), min(start + seconds, ended)
+        if stop > start:
+            yield from [(what, at, start)] if start > at else []
+            yield "lock", start, stop
+            at = stop
+    if ended > at:
+        yield what, at, ended
 
 
 class Team:
@@ -116,8 +132,8 @@ class Team:
         now, found = time.monotonic(), []
         for t in self._traced:
             began, ended = t.told(now)
-            if ended > began:
-                found.append(Work(t.process.place, t.what, now - began, ended - began))
+            for what, start, stop in _apart(t.what, began, ended, t.job.waits):
+                found.append(Work(t.process.place, what, now - start, stop - start))
         self._traced = deque((t for t in self._traced if t.job.ending is None), TRACED)
         return found
 
