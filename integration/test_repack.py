@@ -6,6 +6,7 @@ from tt_core.deploy import library as deploy
 from tt_core.prepared import prepare
 from tvm import relax
 from tvm.runtime import cpu, tensor
+from tvm_ffi import structural_hash
 
 OP = "op:conv2d:1,16,9,24,3,1,1"
 
@@ -36,8 +37,10 @@ def test_a_row_of_every_part_is_deployed_and_right(ready, part):
             programs.apply(row)
         except InvalidRow:
             continue
+        before = structural_hash(ready.lowered.mod)
         got = output(ready, {task.key: row}, x)
         assert np.abs(got - want).max() <= 1e-4 * np.abs(want).max()
+        assert task.key in ready.lowered.opened and structural_hash(ready.lowered.mod) == before, "it is used again"
         return
     pytest.fail("no valid row")
 

@@ -68,6 +68,7 @@ def test_a_recorded_tasks_measurer_forwards_what_its_pool_can():
     live, row = Live(inner, [whole]), np.zeros(4, dtype=np.int64)
     live.prestart()
     live.expect(task, row[None])
+    live.trace()
     list(live.retime(task, row[None]))
     live.race(task, row[None])
     live.check(task, row)
@@ -75,7 +76,7 @@ def test_a_recorded_tasks_measurer_forwards_what_its_pool_can():
     live.race_models(["a.so"], {})
     live.run_model("a.so", {})
     live.close()
-    called = ["prestart", "expect", "retime", "race", "check", "doubts", "race_models", "run_model", "close"]
+    called = ["prestart", "expect", "trace", "retime", "race", "check", "doubts", "race_models", "run_model", "close"]
     assert inner.called == called
     assert {c.__name__ for c in capabilities("measurer", live)} == {c.__name__ for c in CAPABILITIES["measurer"]}
 

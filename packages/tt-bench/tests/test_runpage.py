@@ -9,14 +9,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from tt_bench import runpage
+from tt_bench import runpage, wallclock
 from tt_bench.errors import BenchError
 from tt_bench.slots import Given, section_slots
 from tt_core.events.log import EventLog
 from tt_history import SqliteStore
 from tt_spec import Loop, Pipeline, Plugins, RunInfo, VirtualClock
 from tt_spec.pieces.synthetic import SyntheticMeasurer, synthetic_task
-from tt_spec.spent import Span
+from tt_spec.spent import Did, Span, Spent, shared
 
 
 class Slow(SyntheticMeasurer):
@@ -235,3 +235,56 @@ def test_the_page_of_one_run_needs_no_comparison():
     loaded = set(done.stdout.split())
     assert "tt_bench.markup" in loaded
     assert not loaded & {f"tt_bench.{m}" for m in ("compare", "page", "charts", "stats", "runs", "score")}
+
+
+WORK = [
+    [-1, "ask", 0.0, 4.0],
+    [0, "realise", 1.0, 1.0],
+    [1, "build", 2.0, 3.0],
+    [0, "build", 4.0, 6.0],
+    [0, "time", 10.0, 2.0],
+]
+
+
+def traced(work, batches=((0.0, 12.0),)):
+    """A wall clock of these batches, all of their work told with the last."""
+    spent = Spent(2, [shared([Did(*w) for w in work], a, b, 2) for a, b in batches], batches[-1][1])
+    spent.work = [Did(*w) for w in work]
+    stages = [
+        {"name": "reading", "began": -8.0, "seconds": 6.0, "work": [[0, "start", -7.0, 3.0]]},
+        {"name": "tuning", "began": 0.0, "seconds": 12.0, "work": []},
+        {"name": "compiling", "began": 12.0, "seconds": 6.0, "work": [[1, "race", 13.0, 2.0]]},
+    ]
+    return wallclock.Clocked(spent, stages)
+
+
+def test_workers_are_drawn_over_time(browser, tmp_path):
+    text = wallclock.section_time(traced(WORK))
+    page = tmp_path / "page.html"
+    page.write_text(text)
+    for name in ("tt itself", "worker 0", "worker 1", "stages", "compiling"):
+        assert f">{name}</text>" in text, f"no lane or stage {name}"
+    drawn = browser(page, "[id^=worker-] path")
+    assert len(drawn) == 7, "a bar for each piece of work, those of the stages too"
+    assert "<td>hidden: thinking beside building or timing</td><td>2.0 s</td>" in text
+    assert "<td>building while another worker had nothing to build</td><td>5.0 s</td>" in text
+    assert "<td>— of these: compiling</td><td>6.0 s</td>" in text
+    assert "Nothing was built or timed for 17% of the search, most of all because of making programs of rows" in text
+
+
+@pytest.mark.parametrize(
+    ("idle", "cause"),
+    [
+        ([[-1, "ask", 0.0, 4.0]], "thinking before batches (cost models and searching) (100% of that)"),
+        ([[0, "start", 0.0, 3.0], [-1, "ask", 0.0, 4.0]], "workers that start (75% of that)"),
+        ([[-1, "ask", 0.0, 4.0], [1, "features", 1.0, 2.5]], "extracting features of programs (62% of that)"),
+        ([[-1, "decide", 1.0, 2.5]], "the scheduler&#x27;s decisions (62% of that)"),
+        ([[0, "lock", 0.0, 4.0]], "other processes of tt that build or time here (the timing lock) (100% of that)"),
+        ([], "waiting for the store, or for nothing that the log tells (100% of that)"),
+    ],
+)
+def test_an_idle_share_is_told_with_its_cause(idle, cause):
+    text = wallclock.section_time(traced([*idle, [0, "build", 4.0, 8.0]]))
+    assert f"Nothing was built or timed for 33% of the search, most of all because of {cause}." in text
+    busy = wallclock.section_time(traced([*idle, [0, "build", 0.5, 8.0], [1, "time", 8.5, 3.5]]))
+    assert "Nothing was built or timed" not in busy

@@ -304,6 +304,28 @@ def test_random_integers_stay_below_their_bound_and_their_types_largest():
     assert random_array((1000,), "int8", np.random.default_rng(0), below=30000).min() >= 0
 
 
+def test_a_race_of_models_that_is_late_ends_after_four_rounds(monkeypatch):
+    """Minutes are minutes on a machine that others use: there an execution took ten times as long as a round."""
+    now = 0.0
+
+    class Slow:
+        def __init__(self, path):
+            pass
+
+        def probe(self):
+            return None
+
+        def time(self, inputs, seconds, least=3, warm=True, state_s=None):
+            nonlocal now
+            now += 2.0 * (least + warm)
+            return Timed([2.0] * least, None)
+
+    monkeypatch.setattr("tt_core.compiler.backend.Runner", Slow)
+    monkeypatch.setattr("tt_core.compiler.backend.time.perf_counter", lambda: now)
+    assert TvmBackend().race_models(["a", "b"], {}, 6.0, 10) == [[2.0] * 4] * 2
+    assert now == 2 * 2.0 * 4 + 3 * 2 * 2.0, "both once with warming up, then three rounds"
+
+
 @pytest.mark.parametrize(("each_s", "warm"), [(0.01, True), (0.31, False)])
 def test_a_model_longer_than_a_round_of_the_race_does_not_warm_up_again(monkeypatch, each_s, warm):
     told = []

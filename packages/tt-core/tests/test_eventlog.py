@@ -143,7 +143,8 @@ def test_a_retold_run_is_the_run(logged):
     assert errors["build"] > 3 and sum(s.trials for s in told.states) == outcome.trials == 40
     retold(path, shown)
     assert shown.getvalue() == text
-    assert text.count("\n") == 6 and "0:48 left, 32 trials left" not in text and "1:48 left, 32 trials left" in text
+    assert text.count("\n") == 7 and "0:48 left, 32 trials left" not in text and "1:48 left, 32 trials left" in text
+    assert text.splitlines()[-1].startswith("1:00 of search (building "), "at last, where the clock went"
 
 
 def test_a_continued_run_starts_from_what_is_known(tmp_path):
@@ -159,7 +160,7 @@ def test_a_continued_run_starts_from_what_is_known(tmp_path):
             told = retold(log.path, shown)
         lines.append(shown.getvalue())
     assert lines[0] == lines[1]
-    assert lines[0].count("\n") == 1 and "not yet measured" not in lines[0]
+    assert lines[0].count("\n") == 2 and "not yet measured" not in lines[0]
     assert [s.restored for s in told.states] == [s.restored for s in outcome.states] == [24, 16]
     assert told.curve[0][1] < math.inf
 

@@ -5,6 +5,7 @@ import itertools
 import json
 import math
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from tt_spec.pieces.sequential_scheduler import SequentialScheduler
 from tt_spec.pieces.synthetic import SyntheticMeasurer
 from tt_spec.pieces.top_sampler import TopSampler
 from tt_spec.pieces.trials_stopper import TrialsStopper
-from tt_spec.roles import CAPABILITIES, Progress, capabilities
+from tt_spec.roles import CAPABILITIES, Progress, Work, capabilities
 from tt_spec.testing import CONTRACTS, SearcherContract, cases, check, contract_for
 
 
@@ -65,6 +66,17 @@ class Able(SyntheticMeasurer):
 
     def expect(self, task, codes):
         self.expected = [*self.expected, *map(tuple, codes.tolist())]
+
+    def measure(self, task, codes, bar):
+        began = time.monotonic()
+        yield from super().measure(task, codes, bar)
+        self.done = [*self.done, (began, time.monotonic() - began)]
+
+    done = ()
+
+    def trace(self):
+        done, self.done, now = self.done, (), time.monotonic()
+        return [Work(0, "time", now - began, seconds) for began, seconds in done]
 
     def retime(self, task, codes):
         yield from self.measure(task, codes, Bar())
@@ -823,6 +835,15 @@ CAPABLE = {
     ),
     ("measurer", "yields what it expects"): (Hoards, "what_is_expected_is_measured_once"),
     ("measurer", "answers"): (able(expect=lambda self, task, codes: 1), "what_is_expected_is_measured_once"),
+    ("measurer", "traces nothing"): (able(trace=lambda self: []), "traces_its_work_once"),
+    ("measurer", "traces it twice"): (
+        able(trace=lambda self: [Work(0, "time", time.monotonic() - b, s) for b, s in self.done]),
+        "traces_its_work_once",
+    ),
+    ("measurer", "traces what comes"): (
+        able(trace=lambda self: [Work(0, "time", -1.0, s) for _, s in self.done]),
+        "traces_its_work_once",
+    ),
     ("measurer", "holds nothing"): (able(retime=lambda self, task, codes: iter(())), "times_again_what_it_holds"),
     ("measurer", "times a row twice"): (
         able(retime=lambda self, task, codes: self.measure(task, np.repeat(codes, 2, axis=0), Bar())),

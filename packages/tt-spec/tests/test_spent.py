@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from tt_spec import Batch, Measurement, TaskState
 from tt_spec.pieces.synthetic import synthetic_task
-from tt_spec.spent import Spent
+from tt_spec.spent import OWN, PART_OF, Did, Spent, shared
 
 TASK = synthetic_task()
 
@@ -56,3 +58,51 @@ def test_logs_that_do_not_say_what_asking_took_count_it_as_waiting():
     assert spent.total_s == pytest.approx(4.0), "from the first result, where the begin is unknown"
     assert spent.parts["wait"] == pytest.approx(2.0) and spent.parts["think"] == 0.0
     assert Spent().idle == 0.0
+
+
+def test_a_trace_says_what_was_done_beside_what():
+    work = [
+        [OWN, "ask", 100.0, 3.0],  # of it 1 s beside a build that was begun ahead, and within it programs were made
+        [0, "realise", 101.0, 1.0],
+        [1, "build", 102.0, 4.0],
+        [0, "build", 103.0, 2.0],  # worker 0 has nothing to build for the last second
+        [0, "time", 106.5, 2.0],
+        [1, "start", 106.0, 0.5],
+    ]
+    asked = batch(3.0)
+    asked.info["work"] = work
+    spent = Spent(workers=2)
+    spent.start(100.0)
+    spent.add(TaskState(TASK, curve=[(4, 110.0, 1.0)]), asked, results(110.0))
+    assert spent.parts == pytest.approx({"think": 2.0, "build": 4.0, "run": 2.0, "wait": 2.0})
+    assert (spent.hidden_s, spent.lone_s) == pytest.approx((1.0, 1.0)), "asking beside a build; one builds, one waits"
+    assert spent.idle == pytest.approx(0.4) and spent.total_s == pytest.approx(10.0)
+
+
+def test_work_that_spans_batches_is_told_in_pieces():
+    """What was in hand when the first batch was told, its builder tells so far, and the rest with the next."""
+    spent, first, second = Spent(), batch(0.0), batch(0.0)
+    first.info["work"], second.info["work"] = [[0, "build", 8.0, 2.0]], [[0, "build", 10.0, 3.0]]
+    spent.start(5.0)
+    spent.add(TaskState(TASK, curve=[(1, 10.0, 1.0)]), first, results(10.0))
+    spent.add(TaskState(TASK, curve=[(1, 14.0, 1.0)]), second, results(14.0))
+    assert spent.parts == pytest.approx({"think": 0.0, "build": 5.0, "run": 0.0, "wait": 4.0})
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(-1, 3),
+            st.sampled_from([*PART_OF, "start", "another"]),
+            st.floats(-5, 15),
+            st.floats(0, 8),
+        ),
+        max_size=12,
+    )
+)
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_the_parts_of_any_trace_fill_the_wall_clock(work):
+    span = shared([Did(*w) for w in work], 0.0, 10.0, 4)
+    assert span.seconds == pytest.approx(10.0) and min(span.parts.values()) >= -1e-9
+    assert -1e-9 <= span.hidden <= span.parts["run"] + span.parts["build"] + 1e-9
+    assert -1e-9 <= span.lone <= span.parts["build"] + 1e-9

@@ -22,6 +22,7 @@ from tt_bench.slots import Given, add, section_slots
 from tt_bench.states import section_states
 from tt_bench.stops import section_stops
 from tt_bench.subspace import importance
+from tt_bench.wallclock import Clocked, section_time
 
 __all__ = ["Told", "listen", "write"]
 
@@ -88,7 +89,7 @@ def write(told: Told, history: Path, out: Path) -> None:
         f'<p class="note">{html.escape(_subtitle(told, states))}</p>',
         _section_model(told),
         _section_convergence(told, states),
-        _section_time(told),
+        section_time(_clocked(told)),
         section_states(m for results in told.measured.values() for m in results),
         section_slots(told.slots, [s.task.name for s in states], told.spent.total_s),
         _section_slots(told, states),
@@ -163,69 +164,8 @@ def _section_convergence(told: Told, states: Sequence[TaskState]) -> str:
     return section("Convergence", _svg(made, "convergence"), note)
 
 
-PART_NAMES = {
-    "start": "reading the model and compiling it untuned",
-    "think": "thinking: models, searching, making programs",
-    "build": "building candidates",
-    "run": "timing them",
-    "wait": "waiting",
-    "finish": "finishing: re-timing, compiling, verifying, writing",
-}
-MOST_IDLE = 0.15
-"""Share of the loop in which nothing is built or timed, above which the page says why."""
-
-
-def _section_time(told: Told) -> str:
-    if not told.spent.total_s:
-        return ""
-    began = told.spent.spans[0].at - told.spent.spans[0].seconds
-    before = sum(s["seconds"] for s in told.retold.stages if s["began"] < began and s["name"] != "tuning")
-    after = sum(s["seconds"] for s in told.retold.stages if s["began"] >= told.spent.spans[-1].at)
-    spent = {"start": before, **told.spent.parts, "finish": after}
-    total = sum(spent.values())
-    rows = [(PART_NAMES[k], f"{v:.1f} s", f"{v / total:.0%}") for k, v in spent.items() if v > 0]
-    body = _svg(_gantt(told, began), "time") + table(("part", "seconds", "share"), rows)
-    return section("Where the time went", body, f"Builds are divided by the cores that build at once.{_idle(told)}")
-
-
-def _idle(told: Told) -> str:
-    """A remark on an idle share that is too large, with its cause."""
-    share, parts = told.spent.idle, told.spent.parts
-    if share <= MOST_IDLE:
-        return ""
-    longest = max(told.spent.spans, key=lambda s: s.parts["think"])
-    decided = sum(g.decided_s for g in told.slots if g.decided_s)
-    causes = {
-        f"thinking before batches, {longest.parts['think']:.1f} s at most": parts["think"] - decided,
-        "waiting for workers, the machine's lock or the store": parts["wait"],
-        "the scheduler's decisions": decided,
-    }
-    cause = max(causes, key=lambda k: causes[k])
-    return f" Nothing was built or timed for {share:.0%} of the search, most of all because of {cause}."
-
-
-def _gantt(told: Told, began: float) -> Any:
-    """The parts over time: a lane each."""
-    lanes = ("finish", "run", "build", "think", "start")
-    made = pictures.figure(7.5, 2.0)
-    ax = made.subplots()
-    bars: dict[str, list[tuple[float, float]]] = {lane: [] for lane in lanes}
-    for span in told.spent.spans:
-        at = span.at - span.seconds
-        for part in ("think", "build", "run"):
-            bars[part].append((at - began, span.parts[part]))
-            at += span.parts[part]
-    last = told.spent.spans[-1].at
-    for s in told.retold.stages:
-        lane = "start" if s["began"] < began else "finish" if s["began"] >= last else None
-        if lane and s["name"] != "tuning":
-            bars[lane].append((s["began"] - began, s["seconds"]))
-    for y, lane in enumerate(lanes):
-        ax.broken_barh(bars[lane], (y - 0.4, 0.8), color=pictures.PARTS.get(lane, "#999999"))
-    ax.set_yticks(range(len(lanes)), [PART_NAMES[lane].split(":")[0].split(" ")[0] for lane in lanes], fontsize=8)
-    ax.spines[["top", "right", "left"]].set_visible(False)
-    ax.set_xlabel("seconds since the search began; within a batch, parts are drawn one after the other", fontsize=8)
-    return made
+def _clocked(told: Told) -> Clocked:
+    return Clocked(told.spent, told.retold.stages, sum(g.decided_s for g in told.slots if g.decided_s))
 
 
 def _section_slots(told: Told, states: Sequence[TaskState]) -> str:

@@ -24,7 +24,7 @@ from tt_spec import (
     WallClock,
     token,
 )
-from tt_spec.roles import Doubts, Expects, Host, Prestarts, Retimes
+from tt_spec.roles import Doubts, Expects, Host, Prestarts, Retimes, Traces, Work
 
 from tt_bench.errors import BenchError
 from tt_bench.lending import lender
@@ -220,6 +220,9 @@ class Live:
         part = self.recorded[task.key]
         if isinstance(self.pool, Expects):
             self.pool.expect(part.whole, part.widen(np.asarray(codes, dtype=np.int64)))
+
+    def trace(self) -> list[Work]:
+        return self.pool.trace() if isinstance(self.pool, Traces) else []
 
     def retime(self, task: Task, codes: np.ndarray) -> Generator[Trial]:
         part = self.recorded[task.key]

@@ -17,8 +17,8 @@ RACE_S = 0.25
 """Re-timing one operator's finalists: ten rounds, a check, and now and then a build. On two Zen 4 vCPUs, quiet: 0.27
 for SqueezeNet (27 operators), 0.23 for a text detector (79), 0.32 for a text recogniser (66)."""
 
-APPLY_S = 0.1
-"""Opening an operator's space and applying its winner before the model is compiled."""
+APPLY_S = 0.07
+"""Applying an operator's winner before the model is compiled; its space is open."""
 
 MODELS_S = 12.0
 """Loading, timing and running the whole model twice, and its peer; ending the workers."""
@@ -113,13 +113,13 @@ class Stages:
         self.began = clock.now() if began is None else began
         self.done: list[dict[str, Any]] = []
         self.said: list[str] = []
-        self.heard: Callable[..., None] = lambda event, **what: None
+        self.heard: Callable[..., None] = lambda **stage: None
 
-    def hear(self, emit: Callable[..., None]) -> None:
-        """Tell `emit("stage", name=, began=, seconds=)` of every stage, those before included."""
-        self.heard = emit
+    def hear(self, heard: Callable[..., None]) -> None:
+        """Tell `heard(name=, began=, seconds=)` of every stage, those before included."""
+        self.heard = heard
         for stage in self.done:
-            emit("stage", **stage)
+            heard(**stage)
 
     @property
     def spent_s(self) -> float:
@@ -147,7 +147,7 @@ class Stages:
         finally:
             stage = {"name": name, "began": began, "seconds": self.clock.now() - began}
             self.done.append(stage)
-            self.heard("stage", **stage)
+            self.heard(**stage)
 
     def remaining(self) -> str:
         """The time that remains, to be put behind a text."""

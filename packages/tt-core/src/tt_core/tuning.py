@@ -18,7 +18,7 @@ from tt_spec.errors import PieceError, ProgramError
 from tt_spec.pieces.null_surrogate import NullSurrogate
 from tt_spec.pieces.random_searcher import RandomSearcher
 from tt_spec.pieces.top_sampler import TopSampler
-from tt_spec.roles import Doubts, Listener, Remembers, Store
+from tt_spec.roles import Doubts, Listener, Remembers, Store, Traces
 from tt_spec.serial import JsonObject
 
 from tt_core.assembly import (
@@ -253,7 +253,7 @@ class _Run:
         stages = self.stages
         about["stages"] = {"spent_s": stages.spent_s, "ending_s": self.ending.total_s}
         info = RunInfo(self.about["run_id"], tuple(self.ready.tasks), about)
-        stages.hear(self.log.emit)
+        stages.hear(lambda **stage: self._over([self.log, *listeners], **stage))
         if self.request.limit_minutes is not None:
             self.note(self._promise(self.request.limit_minutes))
         heard = [self.log, TransferNotes(self.note), *listeners]
@@ -268,6 +268,15 @@ class _Run:
         )
         with stages.stage("tuning"):
             return loop.run()
+
+    def _over(self, listeners: Sequence[Listener], name: str, began: float, seconds: float) -> None:
+        """Tell of a stage that is over, with what the workers did that no batch has told."""
+        work = []
+        if isinstance(self.measurer, Traces):
+            now = self.stages.clock.now()
+            work = [(w.who, w.what, now - w.ago_s, w.seconds) for w in self.measurer.trace()]
+        for listener in listeners:
+            listener.stage(name, began, seconds, work)
 
     def _promise(self, minutes: float) -> str:
         """The minutes' use, in words."""

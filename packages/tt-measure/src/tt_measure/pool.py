@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 from tt_spec import child
 from tt_spec.container import within_quota
-from tt_spec.roles import Evaluator, Realised
+from tt_spec.roles import Evaluator, Realised, Work
 from tt_spec.space import token
 from tt_spec.types import Bar, Statements, Task, Trial, concat_statements
 from tt_spec.windows import Reference
@@ -111,6 +111,10 @@ class WorkerPool:
         ahead.expect(task, codes)
         team.revive()
         ahead.work()
+
+    def trace(self) -> list[Work]:
+        """What the workers did since the last call: see `tt_spec.roles.Traces`."""
+        return self._team.trace() if self._team is not None else []
 
     def retime(self, task: Task, codes: np.ndarray) -> Iterator[Trial]:
         """Time rows again whose programs a worker still holds, in turns within each worker; the others are left out."""

@@ -80,7 +80,8 @@ class Ending:
 
 
 class Job:
-    """A request in a worker's hands; `ending` is None until it is over.
+    """A request in a worker's hands; `ending` is None until it is over, `waits` are when and for how many seconds others
+    had the timing lock.
 
     Args:
         memory_bytes: What its worker may use meanwhile.
@@ -91,7 +92,14 @@ class Job:
         self.stage = ""
         self.began = self.since = time.monotonic()
         self.ended = self.began
+        self.over: float | None = None
+        self.waits: list[tuple[float, float]] = []
         self.ending: Ending | None = None
+
+    @property
+    def worked_until(self) -> float:
+        """When the worker was done with it, by the machine's clock; it may be told of that later."""
+        return self.ended if self.over is None else self.over
 
     @property
     def seconds(self) -> float:
@@ -210,6 +218,10 @@ class Process:
         if verdict == "stage":
             (job.stage, within_s), job.since = value, time.monotonic()
             self._expect(within_s)
+        elif verdict == "over":
+            job.over = max(job.began, min(value, time.monotonic()))
+        elif verdict == "waited":
+            job.waits.append(value)
         elif verdict == "waiting":
             self.waits, self.waiting_s = value, self.waiting_s + BEAT_S
         elif verdict == "done":

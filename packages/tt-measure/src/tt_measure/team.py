@@ -8,9 +8,13 @@ import os
 import pickle
 import time
 import warnings
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import wait
 from typing import Any
 
+from tt_spec.roles import Work
 from tt_spec.types import Task
 
 from tt_measure import family
@@ -25,8 +29,44 @@ POLL_S = 0.05
 """Interval at which a busy worker's memory is looked at, seconds."""
 
 
+TRACED = 1 << 14
+"""Jobs that wait to be told of; the oldest are forgotten where nobody asks."""
+
 WAIT_S = 60.0
 """How long a worker waits for the timing lock before a line says who has it, and then how often."""
+
+
+@dataclass(eq=False)
+class _Traced:
+    """A job that `trace` has not told to its end; `until` is how far it has, by the machine's clock."""
+
+    process: Process
+    what: str
+    job: Job
+    until: float | None = None
+
+    def told(self, now: float) -> tuple[float, float]:
+        """Begin and end of what is new; from now on it is told. A job that its worker has not begun is nothing yet."""
+        if self.job.ending is None and self.process.job is not self.job:
+            return now, now
+        began = self.job.began if self.until is None else self.until
+        self.until = now if self.job.ending is None else max(self.job.worked_until, began)
+        return began, self.until
+
+
+def _apart(
+    what: str, began: float, ended: float, waits: Sequence[tuple[float, float]]
+) -> Iterator[tuple[str, float, float]]:
+    """A job's time, what it waited for the lock apart as "lock": what, begin and end."""
+    at = began
+    for start, seconds in sorted(waits):
+        start, stop = max(start, at), min(start + seconds, ended)
+        if stop > start:
+            yield from [(what, at, start)] if start > at else []
+            yield "lock", start, stop
+            at = stop
+    if ended > at:
+        yield what, at, ended
 
 
 class Team:
@@ -52,6 +92,7 @@ class Team:
         self._starting: dict[Process, Job] = {}
         self._base: dict[Process, int] = {}
         self._jobs = 0
+        self._traced: deque[_Traced] = deque(maxlen=TRACED)
 
     def revive(self) -> None:
         """Start who is missing; replace who is lost or, while it holds nothing, has grown."""
@@ -68,6 +109,7 @@ class Team:
             self.processes.append(p)
             if p.job is not None:
                 self._starting[p] = p.job
+                self._traced.append(_Traced(p, "start", p.job))
 
     def busy(self) -> bool:
         """Whether any worker has a job, be it the start or one that nobody waits for any more."""
@@ -81,7 +123,19 @@ class Team:
         """Hand a job to an idle worker."""
         self._jobs += 1
         share = self.size if kind == "call" else 1
-        return process.send(Job(self._jobs, kind, share * self.memory_bytes), *args)
+        job = process.send(Job(self._jobs, kind, share * self.memory_bytes), *args)
+        self._traced.append(_Traced(process, str(args[1]) if kind == "call" else kind, job))
+        return job
+
+    def trace(self) -> list[Work]:
+        """What the workers did since the last call; see `tt_spec.roles.Traces`."""
+        now, found = time.monotonic(), []
+        for t in self._traced:
+            began, ended = t.told(now)
+            for what, start, stop in _apart(t.what, began, ended, t.job.waits):
+                found.append(Work(t.process.place, what, now - start, stop - start))
+        self._traced = deque((t for t in self._traced if t.job.ending is None), TRACED)
+        return found
 
     @staticmethod
     def name(task: Task) -> str:

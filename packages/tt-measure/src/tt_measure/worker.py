@@ -45,6 +45,10 @@ def main() -> None:
     Worker(Connection(fd)).serve()
 
 
+WAITED_S = 0.01
+"""Shortest wait for the timing lock that is told."""
+
+
 class Unopened(Exception):
     """The backend cannot open a task: not the fault of any candidate."""
 
@@ -97,6 +101,7 @@ class Worker:
             reply = pickle.dumps((job, "undecided", str(e)))
         except BaseException as e:  # also SystemExit: whatever a candidate raises is its result
             reply = pickle.dumps((job, "raised", f"{type(e).__name__}: {e}"))
+        self.conn.send_bytes(pickle.dumps((job, "over", time.monotonic())))  # nobody may listen just now
         self.conn.send_bytes(reply)
 
     # -- requests -----------------------------------------------------------------------------------------------
@@ -250,10 +255,19 @@ class Worker:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
     def shared(self) -> contextlib.AbstractContextManager[None]:
-        return self.lock.shared() if self.lock else contextlib.nullcontext()
+        return self.waited(self.lock.shared()) if self.lock else contextlib.nullcontext()
 
     def exclusive(self) -> contextlib.AbstractContextManager[None]:
-        return self.lock.exclusive() if self.lock else contextlib.nullcontext()
+        return self.waited(self.lock.exclusive()) if self.lock else contextlib.nullcontext()
+
+    @contextlib.contextmanager
+    def waited(self, turn: contextlib.AbstractContextManager[None]) -> Iterator[None]:
+        """A turn of the lock; how long others kept this worker from it is told, if it is worth telling."""
+        began = time.monotonic()
+        with turn:
+            if (seconds := time.monotonic() - began) > WAITED_S:
+                self.conn.send_bytes(pickle.dumps((self.job, "waited", (began, seconds))))
+            yield
 
     def opened(self, handle: str, note: Note) -> Task:
         if handle not in self.open:

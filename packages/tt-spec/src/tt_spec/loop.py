@@ -32,8 +32,10 @@ from tt_spec.roles import (
     Scheduler,
     Stopper,
     Store,
+    Traces,
 )
 from tt_spec.space import token
+from tt_spec.spent import OWN
 from tt_spec.types import Bar, Batch, Measurement, Slot, Task, TaskState, Trial
 
 __all__ = ["ROW_S", "Asks", "Loop", "Outcome", "rows_left"]
@@ -127,6 +129,7 @@ class Loop:
         self._failing: set[int] = set()
         self._ahead: deque[Slot] = deque()
         self._asked: dict[int, tuple[Batch, float]] = {}
+        self._did: list[tuple[int, str, float, float]] = []
 
     def run(self) -> Outcome:
         """All slots, to the end."""
@@ -185,7 +188,7 @@ class Loop:
 
     def _numbered(self, slot: Slot, began: float) -> Slot:
         self.whole.slots += 1
-        about = {"number": self.whole.slots, "gain_s": slot.gain_s, "decided_s": self.clock.now() - began}
+        about = {"number": self.whole.slots, "gain_s": slot.gain_s, "decided_s": self._noted("decide", began)}
         return dataclasses.replace(slot, info={**slot.info, **about})
 
     def slot(self, slot: Slot) -> None:
@@ -256,6 +259,8 @@ class Loop:
             if isinstance(s, Remarks):
                 with blame("stopper", s):
                     asked.info["stopper"] = s.info(state)
+        if (work := self._work()) is not None:
+            asked.info["work"] = work
         self._emit("tt_batch_measured", state=state, batch=asked, results=refused + results)
         if broke is not None:
             raise broke
@@ -264,7 +269,22 @@ class Loop:
     def _ask(self, task: int, rows: int) -> tuple[Batch, float]:
         """A batch, and the seconds that asking took."""
         began = self.clock.now()
-        return self.pipelines[task].ask(rows), self.clock.now() - began
+        return self.pipelines[task].ask(rows), self._noted("ask", began)
+
+    def _noted(self, what: str, began: float) -> float:
+        """Take down what this process did since `began`; the seconds that it took."""
+        seconds = self.clock.now() - began
+        self._did.append((OWN, what, began, seconds))
+        return seconds
+
+    def _work(self) -> list[tuple[int, str, float, float]] | None:
+        """What this process and the workers did since the last batch; None where the measurer does not tell."""
+        own, self._did = self._did, []
+        if not isinstance(self.measurer, Traces):
+            return None
+        with blame("measurer", self.measurer):
+            now = self.clock.now()
+            return own + [(w.who, w.what, now - w.ago_s, w.seconds) for w in self.measurer.trace()]
 
     def _ask_ahead(self, task: int, asked: Batch) -> None:
         """Ask for the batches of the slots that are known, so that the measurer can build them beside this one."""

@@ -89,8 +89,10 @@ __all__ = [
     "Store",
     "Summarises",
     "Surrogate",
+    "Traces",
     "Transfer",
     "PROTOCOLS",
+    "Work",
     "Workload",
     "capabilities",
     "missing",
@@ -229,6 +231,33 @@ class Expects(Protocol):
     def expect(self, task: Task, codes: np.ndarray) -> None:
         """Rows `(n, d)` that `measure` will be asked for soon, in the order of the calls; returns at once. What comes
         of them is told when they are measured, as if nothing had been expected; rows that never are cost nothing."""
+        ...
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a worker of a measurer did.
+
+    Args:
+        who: The worker's number, from 0.
+        what: A word: "build", "time", "realise" and such; see `tt_spec.spent.PART_OF`.
+        ago_s: How many seconds ago it began, at the moment of telling.
+        seconds: How long it took.
+    """
+
+    who: int
+    what: str
+    ago_s: float
+    seconds: float
+
+
+@runtime_checkable
+class Traces(Protocol):
+    """A measurer that tells what its workers did when, for the picture of where the wall clock went."""
+
+    def trace(self) -> list[Work]:
+        """What was done since the last call, in any order. Of work in hand the part so far is told, and the rest by
+        the next call, so that no two calls tell of the same moment of a worker."""
         ...
 
 
@@ -725,6 +754,14 @@ class Listener:
     def note(self, text: str) -> None:
         """A line said around the tuning."""
 
+    def stage(self, name: str, began: float, seconds: float, work: Sequence[Sequence[Any]] = ()) -> None:
+        """A stage of the run is over, e.g. "reading" or "compiling". Those before the tuning are told when it begins.
+
+        Args:
+            began: By the run's clock.
+            work: What was done in it, each `(who, what, began, seconds)` as in `tt_spec.spent.Did`.
+        """
+
 
 class Host(Protocol):
     """The doors that `tt` opens to a plug-in's command: the value of `typer.Context.obj` there.
@@ -806,7 +843,7 @@ PROTOCOLS: dict[str, type] = {
 """The protocol of each role."""
 
 CAPABILITIES: dict[str, tuple[type, ...]] = {
-    "measurer": (Prestarts, Expects, Retimes, Races, Checks, Doubts, RacesModels, RunsModels),
+    "measurer": (Prestarts, Expects, Traces, Retimes, Races, Checks, Doubts, RacesModels, RunsModels),
     "surrogate": (Prestarts, Pretrains, Saves, Foreknows),
     "searcher": (Learns,),
     "scheduler": (Budgeted, Foresees, Peaked),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Sequence
 from typing import Any, TextIO
 
 from rich.console import Console
@@ -48,6 +49,7 @@ class _Progress(Shown):
         self.states: dict[str, TaskState] = {}
         self.most: dict[str, float] = {}
         self.spent = Spent()
+        self.stages: dict[str, float] = {}
         self.started, self.ending_s = self.clock.now(), 0.0
         self.last = ""
 
@@ -58,6 +60,9 @@ class _Progress(Shown):
         self.spent = Spent(cores())
         self.spent.start(self.clock.now())
         self.states = {t.key: TaskState(t) for t in run.tasks} | {s.task.key: s for s in run.states}
+
+    def stage(self, name: str, began: float, seconds: float, work: Sequence[Sequence[Any]] = ()) -> None:
+        self.stages[name] = self.stages.get(name, 0.0) + seconds
 
     def update(self, state: TaskState, batch: Batch | None = None) -> None:
         self.states[state.task.key] = state
@@ -83,9 +88,18 @@ class _Progress(Shown):
 
     def clock_share(self) -> str:
         """Where the search's wall clock went so far."""
-        total = self.spent.total_s
+        total, parts, hidden = self.spent.total_s, self.spent.parts, self.spent.hidden_s
         names = {"build": "building", "run": "timing", "think": "thinking", "wait": "waiting"}
-        return ", ".join(f"{names[p]} {self.spent.parts[p] / total:.0%}" for p in names)
+        shares = {p: f"{names[p]} {parts[p] / total:.0%}" for p in names}
+        if hidden >= 0.005 * total:
+            shares["think"] += f" and {hidden / total:.0%} beside others"
+        return ", ".join(shares.values())
+
+    def clock_line(self) -> str:
+        """Where the wall clock of the whole run went so far."""
+        before = [f"{name} {seconds:.0f} s" for name, seconds in self.stages.items() if seconds >= 1]
+        search = f"{clock_text(self.spent.total_s)} of search ({self.clock_share()})"
+        return "; ".join([", ".join(before), search] if before else [search])
 
     def summary(self) -> str:
         """One line about the whole model."""
@@ -110,6 +124,7 @@ class PlainLines(_Progress):
 
     def tt_batch_measured(self, run: RunInfo, state: TaskState, batch: Batch, results: list[Measurement]) -> None:
         self.update(state, batch)
+        self.spent.add(state, batch, results)
         trials = f"{state.trials} trials{self.at_most(state)}"
         print(
             f"{state.task.name}: {_gflops(state)} GFLOP/s, {latency(state.best_s)}, {trials}"
@@ -117,6 +132,10 @@ class PlainLines(_Progress):
             file=self.stream,
             flush=True,
         )
+
+    def tt_run_stopped(self, run: RunInfo, states: list[TaskState], reason: str) -> None:
+        if self.spent.total_s:
+            self.note(self.clock_line())
 
     def tt_task_finished(self, run: RunInfo, state: TaskState) -> None:
         print(f"{state.task.name}: finished, {state.finished}", file=self.stream, flush=True)
@@ -151,6 +170,8 @@ class LiveTable(_Progress):
         if self._live is not None:
             self._live.stop()
             self._live = None
+        if self.spent.total_s:
+            self.note(self.clock_line())
 
     def _table(self) -> Table:
         table = Table(title=Text(self.summary()), title_justify="left", expand=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tt_spec import Batch, Listener, Measurement, RunInfo, TaskState
@@ -36,6 +36,9 @@ class Reader(Listener):
 
     def note(self, text: str) -> None:
         self._tell(self.listener.note, text)
+
+    def stage(self, name: str, began: float, seconds: float, work: Sequence[Sequence[Any]] = ()) -> None:
+        self._tell(self.listener.stage, name, began, seconds, work)
 
     def emit(self, event: str, **what: Any) -> None:
         """Tell an event of whatever name, for programs."""

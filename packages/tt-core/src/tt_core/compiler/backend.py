@@ -46,6 +46,9 @@ HOPELESS = 3.0
 STATE_S = 5.0
 """How long a look at the machine's states, which takes 0.1 s, serves the races after it."""
 
+LEAST_ROUNDS = 4
+"""Rounds of a race of models that is late."""
+
 ENOUGH = 200
 """Executions of a model after which a round of a race knows its median."""
 
@@ -197,16 +200,20 @@ class TvmBackend:
 
         One that is `HOPELESS` times slower than the fastest is not timed again: its list has one entry. Rounds of
         models so short that they would hold more than `ENOUGH` executions are cut, to a sixth at most; one execution
-        of a model that takes longer than a round needs no other to warm up.
+        of a model that takes longer than a round needs no other to warm up. Where `seconds` are long over, e.g. because
+        others use the machine, `LEAST_ROUNDS` have to do.
         """
         self._seat.run()
+        began = time.perf_counter()
         runners, share = [Runner(path) for path in paths], seconds / rounds / len(paths)
         tell = runners[0].probe()
         state_s = None if tell is None else state(tell)
         medians = [[float(np.median(r.time(inputs, share, state_s=state_s).seconds))] for r in runners]
         fastest = min(m[0] for m in medians)
         share = min(share, max(ENOUGH * fastest, share / 6))
-        for _ in range(rounds - 1):
+        for done in range(1, rounds):
+            if done >= LEAST_ROUNDS and time.perf_counter() - began > 1.5 * seconds:
+                break
             for runner, mine in zip(runners, medians, strict=True):
                 if mine[0] <= HOPELESS * fastest:
                     timed = runner.time(inputs, share, 1, warm=mine[0] < share, state_s=state_s)

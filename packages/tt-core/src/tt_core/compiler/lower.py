@@ -9,14 +9,14 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import tvm
 import tvm_ffi
 from tt_spec import Plugins, Task
 from tt_spec.errors import whose
-from tt_spec.roles import SpaceBuilder, missing
+from tt_spec.roles import SpaceBuilder, Workload, missing
 from tvm import relax
 
 from tt_core.compiler import apart, elementary, series
@@ -55,6 +55,7 @@ class Lowered:
         tasks: What can be tuned, heaviest first.
         functions: Names of the functions in `mod` that each task stands for, by task key.
         notes: What was left out because TVM cannot do it, a line each.
+        opened: The space of each task with its programs, by task key: opening one again costs as much as building it.
     """
 
     mod: tvm.IRModule
@@ -62,6 +63,7 @@ class Lowered:
     tasks: list[Task]
     functions: dict[str, list[str]]
     notes: tuple[str, ...] = ()
+    opened: dict[str, Workload] = field(default_factory=dict)
 
 
 def lower(mod: tvm.IRModule, target: Target, plugins: Plugins | None = None, space: str = "both") -> Lowered:
@@ -97,7 +99,7 @@ def lower(mod: tvm.IRModule, target: Target, plugins: Plugins | None = None, spa
         names.setdefault(key, _task_name(var.name_hint))
     found = _Found(modules, names, {key: float(sum(calls[f] for f in functions[key])) for key in modules})
     tasks = found.tasks(builder, target, space, notes)
-    return Lowered(mod, target, tasks, functions, tuple(dict.fromkeys(notes)))
+    return Lowered(mod, target, tasks, functions, tuple(dict.fromkeys(notes)), found.opened)
 
 
 @dataclass
@@ -107,11 +109,13 @@ class _Found:
     Args:
         names: The task's name but for a number.
         weights: How often the model calls it.
+        opened: Their spaces, filled by `tasks`.
     """
 
     modules: dict[str, tvm.IRModule]
     names: dict[str, str]
     weights: dict[str, float]
+    opened: dict[str, Workload] = field(default_factory=dict)
 
     def tasks(self, builder: SpaceBuilder, target: Target, space: str, notes: list[str]) -> list[Task]:
         """Their tasks, heaviest first. One without a space stays untuned, as `notes` is told; an error if all are."""
@@ -124,7 +128,8 @@ class _Found:
             if taken[name] > 1:
                 name = f"{name}_{taken[name]}"
             try:
-                space_of = builder.open(single, target).space
+                self.opened[key] = builder.open(single, target)
+                space_of = self.opened[key].space
             except Exception as e:  # TVM raises several types
                 refused = TargetError(f"operator {name} has no space on the target {target.kind.name}: {summary(e)}")
                 notes.append(f"{refused}; it stays untuned")

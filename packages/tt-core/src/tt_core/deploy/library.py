@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import tvm
-from tt_spec import Plugins, summary
+from tt_spec import Plugins, Task, summary
+from tt_spec.roles import Workload
 from tt_spec.serial import JsonObject
 from tvm import relax
 from tvm.support import cc
@@ -48,8 +49,7 @@ def compile_library(
     for task in lowered.tasks:
         if task.key not in rows:
             continue
-        single, target, space = unpack(task.payload)
-        programs, row = plugins.build("space", space).open(single, target), rows[task.key]
+        programs, row = _programs(lowered, task, plugins), rows[task.key]
         schedule = programs.apply(row)
         how = programs.repack(row)
         func = tvm.ir.load_json(tvm.ir.save_json(schedule.mod["main"]))
@@ -81,6 +81,14 @@ def compile_library(
     if check is not None:
         built.mod.import_module(check)
     return built
+
+
+def _programs(lowered: Lowered, task: Task, plugins: Plugins) -> Workload:
+    """A task's space with its programs: as lowering opened it, or opened now."""
+    if (known := lowered.opened.get(task.key)) is not None:
+        return known
+    single, target, space = unpack(task.payload)
+    return plugins.build("space", space).open(single, target)
 
 
 def check_writable(path: Path, apart: Sequence[str | Path] = ()) -> None:

@@ -79,6 +79,10 @@ class _Lines(Listener, ABC):
         """A line that was said around the tuning."""
         self.emit("note", text=text)
 
+    def stage(self, name: str, began: float, seconds: float, work: Sequence[Sequence[Any]] = ()) -> None:
+        """A stage that is over."""
+        self.emit("stage", name=name, began=began, seconds=seconds, **({"work": work} if work else {}))
+
     def emit(self, event: str, *, at: float | None = None, **what: Any) -> None:
         """Write a line of any event, e.g. `emit("result", **result.as_dict())`."""
         line = {"event": event, "at": self.clock.now() if at is None else at, **what}

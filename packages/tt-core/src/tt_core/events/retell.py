@@ -30,7 +30,7 @@ class Retold:
         curve: `(t, model_s)` after each batch: the clock's seconds, the weighted sum of the best latencies.
         reason: Why the run stopped; None if the log ends before: it was killed, or is not over.
         result: What the run returned, as `Result.as_dict`; None if it returned nothing.
-        stages: `name`, `began` and `seconds` of each that is over; none in older logs.
+        stages: `name`, `began`, `seconds` and `work` of each that is over; none in older logs.
     """
 
     run: RunInfo
@@ -94,7 +94,7 @@ def read(path: Path) -> list[JsonObject]:
 def retell(
     events: Sequence[JsonObject], listeners: Sequence[Listener] = (), clock: VirtualClock | None = None
 ) -> Retold:
-    """Call the listeners' event hooks, and `note(text)`, as the run did.
+    """Call the listeners' event hooks, `note(text)` and `stage(...)`, as the run did.
 
     Args:
         events: Of `read`.
@@ -119,7 +119,8 @@ def retell(
             told = Retold(RunInfo(e["run_id"], tuple(s.task for s in states), e["options"], states), stages=stages)
             call("tt_run_started", run=told.run)
         elif e["event"] == "stage":
-            stages.append({k: e[k] for k in ("name", "began", "seconds")})
+            stages.append({k: e[k] for k in ("name", "began", "seconds")} | {"work": e.get("work", [])})
+            call("stage", **stages[-1])
         elif told is None:
             continue
         elif e["event"] == "batch_measured":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator
 from typing import Any
 
@@ -10,7 +11,19 @@ import pytest
 
 from tt_spec.pieces.synthetic import synthetic_task
 from tt_spec.rng import draw
-from tt_spec.roles import Checks, Doubts, Expects, Prestarts, Races, RacesModels, Retimes, RunsModels, capabilities
+from tt_spec.roles import (
+    Checks,
+    Doubts,
+    Expects,
+    Prestarts,
+    Races,
+    RacesModels,
+    Retimes,
+    RunsModels,
+    Traces,
+    Work,
+    capabilities,
+)
 from tt_spec.types import Bar, Task, Trial
 
 __all__ = ["MeasurerContract"]
@@ -102,6 +115,21 @@ class MeasurerContract:
         assert piece.expect(task, codes[:4]) is None and piece.expect(task, codes[:0]) is None
         for batch in (codes[2:3], codes[4:], codes[:2]):  # in another order, unexpected ones among them, and not all
             _check(task, batch, list(piece.measure(task, batch, Bar(cap_s=1.0))))
+
+    def test_traces_its_work_once(self, piece: Any, task: Task) -> None:
+        if Traces not in capabilities("measurer", piece):
+            return
+        began = time.monotonic()
+        list(piece.measure(task, _rows(piece, task, 3), Bar(cap_s=1.0)))
+        told = time.monotonic()
+        found, passed = piece.trace(), time.monotonic() - began
+        assert isinstance(found, list) and all(isinstance(w, Work) for w in found), f"a list of Work, got {found!r}"
+        assert {"build", "time"} & {w.what for w in found}, f"measuring is building and timing, got {found}"
+        for w in found:
+            assert w.who >= 0 and w.seconds >= 0 and w.ago_s >= w.seconds - 1e-6, f"work lies in the past, got {w}"
+            assert w.ago_s <= passed + 1e-3, f"it cannot have begun {w.ago_s} s ago, {passed} s after the first call"
+        again, passed = piece.trace(), time.monotonic() - told
+        assert all(w.ago_s <= passed for w in again), f"what was told is not told again, got {again}"
 
     def test_times_again_what_it_holds(self, piece: Any, task: Task) -> None:
         if Retimes not in capabilities("measurer", piece):
