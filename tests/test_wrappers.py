@@ -12,7 +12,7 @@ from tt_bench.runs import Live
 from tt_bench.tapes import _Charged
 from tt_bench.thinking import Stopwatch, WatchedModel, WatchedPrograms
 from tt_core.light import LightScheduler
-from tt_spec import VirtualClock
+from tt_spec import Slot, VirtualClock
 from tt_spec.pieces.synthetic import synthetic_task
 from tt_spec.pipeline import ProgramSource
 from tt_spec.roles import CAPABILITIES, Scheduler, Surrogate, capabilities
@@ -60,6 +60,8 @@ def test_a_capability_that_the_inner_piece_lacks_is_not_asked_of_it():
     wrapped.budget(3.0)
     wrapped.peak(1e9)
     assert wrapped.next([], VirtualClock()) is None
+    assert wrapped.beside([], VirtualClock(), Slot(0, trials=1)) is None
+    assert wrapped.ahead([], VirtualClock(), Slot(0, trials=1), 9) == []
 
 
 def test_a_recorded_tasks_measurer_forwards_what_its_pool_can():

@@ -55,6 +55,17 @@ def workers_of(pool):
     return [p.popen.pid for p in pool._team.processes]
 
 
+def built(log, n, seconds=60.0):
+    """Wait until so many builds are over; the worker that did each."""
+    end, found = time.monotonic() + seconds, []
+    while time.monotonic() < end:
+        found = [e["pid"] for e in events(log) if e["event"] == "build"] if log.exists() else []
+        if len(found) >= n:
+            return found
+        time.sleep(0.02)
+    raise TimeoutError(f"{len(found)} builds after {seconds} s")
+
+
 def gone(pids, seconds=60.0):
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -503,6 +514,39 @@ def test_expected_rows_of_other_tasks_are_built_by_both_workers_before_anything_
     assert len(builds) == 6 and len({e["pid"] for e in builds}) == 2
     assert max(e["ended"] for e in builds) <= min(e["began"] for e in runs)
     assert not overlaps(tmp_path / "log")
+
+
+def test_workers_go_on_building_while_nobody_looks_after_them(pool, tmp_path):
+    task, other = several(tmp_path, 2)[0]
+    rows = np.array(oks(4))
+    list(pool.measure(wild.task(tmp_path / "first"), np.array(oks(2)), Bar()))  # so that both workers have started
+    pool.expect(task, rows)
+    pool.expect(task, rows[1:])
+    pool.expect(other, rows)
+    assert set(built(tmp_path / "log", 4)) == set(workers_of(pool))
+    assert len(list(pool.measure(task, rows, Bar()))) == 4 == len(list(pool.measure(other, rows, Bar())))
+    assert len(built(tmp_path / "log", 8)) == 8, "each row is built once"
+    assert not overlaps(tmp_path / "log")
+
+
+@pytest.mark.parametrize("kind", ["build-raise", "build-die", "build-hang"])
+def test_a_row_that_was_waiting_in_a_worker_does_not_suffer_from_the_one_before(tmp_path, kind):
+    with make(tmp_path, workers=1, build_timeout_s=0.5) as pool:
+        task = wild.task(tmp_path / "log")
+        rows = np.array([wild.row(kind, 1, 0), wild.row("ok", 1, 1)])
+        pool.expect(task, rows)
+        found = {m.config: m for m in pool.measure(task, rows, Bar())}
+        assert found[tuple(rows[1])].error is None
+        assert found[tuple(rows[0])].error == ("build-timeout" if kind == "build-hang" else "build")
+
+
+def test_rows_are_realised_beside_what_is_built(pool, tmp_path):
+    task = wild.task(tmp_path / "log")
+    rows = np.array(oks(8))
+    pool.expect(task, rows)
+    assert pool.realise(wild.task(tmp_path / "other"), rows).why == (None,) * 8
+    assert all(m.error is None for m in pool.measure(task, rows, Bar()))
+    assert len(built(tmp_path / "log", 8)) == 8
 
 
 def test_an_expected_row_that_fails_is_told_when_its_turn_comes(pool, tmp_path):

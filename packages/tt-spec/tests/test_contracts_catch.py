@@ -778,6 +778,20 @@ class Foretells(SequentialScheduler):
         return [Slot(i, trials=4) for i in range(slot.task + 1, min(len(states), 3))][: rows // 4]
 
 
+class Clings(SequentialScheduler):
+    """Chooses the task in hand once more."""
+
+    def beside(self, states, clock, slot):
+        return Slot(slot.task, trials=4)
+
+
+class Counts(SequentialScheduler):
+    """Asked in vain, it gives longer slots."""
+
+    def beside(self, states, clock, slot):
+        self.trials += 1
+
+
 class Peak(SequentialScheduler):
     """Gives up once it knows the peak."""
 
@@ -950,6 +964,8 @@ CAPABLE = {
     ("space", "moody"): (works(repack=lambda self, row: object()), "says_how_constants_are_repacked"),
     ("space", "not callable"): (lambda: Builder(legalizers={"relax.add": 1}), "says_how_operators_are_written"),
     ("scheduler", "foretells"): (Foretells, "foresees_what_it_then_does"),
+    ("scheduler", "clings"): (lambda: Clings(), "chooses_beside_a_slot_in_hand"),
+    ("scheduler", "counts"): (lambda: Counts(16), "chooses_beside_a_slot_in_hand"),
     ("scheduler", "peak"): (lambda: Peak(), "knowing_the_peak_leaves_it_usable"),
 }
 

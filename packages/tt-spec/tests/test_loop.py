@@ -685,3 +685,137 @@ def test_slots_ahead_that_cannot_be_are_the_schedulers_fault(bad):
 
     out, _, _, _ = tune(three(), Expecting(), Bad())
     assert isinstance(out.failure, PieceFailure) and "scheduler" in str(out.failure)
+
+
+class Beside(Turns):
+    """Slots from a list, each chosen while the one before is in hand where that is another task's."""
+
+    def __init__(self, *slots):
+        super().__init__(*slots)
+        self.seen = []
+
+    def beside(self, states, clock, slot):
+        self.seen.append([(s.trials, s.finished) for s in states])
+        return self.slots.pop(0) if self.slots and self.slots[0].task != slot.task else None
+
+
+class Thinks(Remembers):
+    """Thinking takes `think_s` by the clock."""
+
+    clock, think_s = VirtualClock(), 0.0
+
+    def propose(self, ctx, n):
+        self.clock.advance(self.think_s)
+        return super().propose(ctx, n)
+
+
+class Builds(Expecting):
+    """Builds a row a second beside what the clock passes otherwise, and times it in no time."""
+
+    def __init__(self, clock):
+        super().__init__()
+        self.clock, self.ready, self.free = clock, {}, 0.0
+
+    def expect(self, task, codes):
+        super().expect(task, codes)
+        for row in map(tuple, codes.tolist()):
+            if (task.name, row) not in self.ready:
+                self.ready[task.name, row] = self.free = max(self.free, self.clock.now()) + 1.0
+
+    def measure(self, task, codes, bar):
+        self.expect(task, codes)
+        self.told.append(("measure", task.name, tuple(map(tuple, codes.tolist()))))
+        for m in SyntheticMeasurer.measure(self, task, codes, bar):
+            self.clock.advance(max(0.0, self.ready[task.name, m.config] - self.clock.now()))
+            yield m
+
+
+FOUR = [Slot(i, trials=4) for i in (0, 1, 0, 2, 2, 1)]
+
+
+def thinking(think_s, slots=FOUR, measurer=Builds, **options):
+    clock, scheduler = VirtualClock(), Beside(*slots)
+    searcher = type("Thinks", (Thinks,), {"clock": clock, "think_s": think_s})
+    found = tune(three(), measurer(clock), scheduler, searcher=searcher, clock=clock, batch=4, **options)
+    return *found, scheduler, clock.now()
+
+
+def test_the_next_slot_is_thought_of_while_the_rows_in_hand_are_built():
+    (_, _, listener, _, scheduler, took_s) = thinking(think_s=4.0)
+    # 6 slots of 4 rows. The first rows are random; the third, fourth and sixth batch are thought of for 4 s each while
+    # others are built; the fifth waits for the fourth, which is the same task's
+    assert took_s == 4 * 6 + 4, "only the thinking for a task whose rows are in hand takes time of its own"
+    about = [b.info["slot"] for b, _, _ in listener.batches]
+    assert [a.get("beside", False) for a in about] == [False, True, True, True, False, True]
+    assert [a["number"] for a in about] == [1, 2, 3, 4, 5, 6] and all(a["decided_s"] == 0.0 for a in about)
+    assert scheduler.seen[0] == [(4, "in hand"), (0, None), (0, None)], "what is in hand counts as tried"
+    assert scheduler.seen[1] == [(4, None), (4, "in hand"), (0, None)]
+
+
+def test_the_same_rows_come_whatever_thinking_and_building_take():
+    def rows(**options):
+        _, store, *_ = thinking(**options)
+        return [(m.task_key, m.config) for m in store.query()]
+
+    assert rows(think_s=0.0) == rows(think_s=100.0) == rows(think_s=3.0, measurer=lambda clock: Expecting())
+    assert len(rows(think_s=0.0)) == 24
+    assert rows(think_s=0.0) == rows(think_s=0.0, measurer=Slow), "tasks that share nothing lose nothing by it"
+
+
+@pytest.mark.parametrize("trials", [1, 4, 5, 9, 23])
+def test_thinking_ahead_keeps_to_the_trials(trials):
+    out, store, _, pipes, _, _ = thinking(1.0, stoppers=[TrialsStopper(trials)])
+    assert out.trials == len(list(store.query())) == trials and out.reason == f"{trials} trials are spent"
+    assert sum(len(p.rows) for p in pipes) == trials
+
+
+def test_a_failure_of_thinking_ahead_waits_until_the_rows_in_hand_are_measured():
+    class Fails(Beside):
+        def beside(self, states, clock, slot):
+            raise ZeroDivisionError("oops")
+
+    class FailsToThink(RandomSearcher):
+        def propose(self, ctx, n):
+            raise LookupError("oops")
+
+    for scheduler, searcher, cause, kept in (
+        (Fails(*FOUR), RandomSearcher, ZeroDivisionError, 4),
+        (Beside(*FOUR), FailsToThink, LookupError, 8),
+    ):
+        out, store, listener, _ = tune(three(), Expecting(), scheduler, searcher=searcher, batch=4, stoppers=[])
+        assert isinstance(out.failure, PieceFailure) and isinstance(out.failure.__cause__, cause)
+        assert out.trials == len(list(store.query())) == kept and listener.events[-1] == "stopped"
+
+
+@pytest.mark.parametrize("bad", [Slot(0, trials=1), Slot(1), Slot(7, trials=1), 3])
+def test_slots_beside_that_cannot_be_are_the_schedulers_fault(bad):
+    class Bad(Turns):
+        def beside(self, states, clock, slot):
+            return bad
+
+    out, *_ = tune(three(), Expecting(), Bad(Slot(0, trials=2), Slot(1, trials=2)))
+    assert isinstance(out.failure, PieceFailure) and "scheduler" in str(out.failure) and out.trials == 2
+
+
+def test_a_run_that_ends_leaves_the_slot_that_was_thought_of():
+    store = MemoryStore()
+
+    def halt():
+        return "Ctrl-C" if len(list(store.query())) >= 6 else None
+
+    out, _, listener, pipes = tune(three(), Expecting(), Beside(*FOUR), store=store, halt=halt)
+    assert out.trials == 6 == sum(len(p.rows) for p in pipes) and out.reason == "Ctrl-C" and out.failure is None
+    assert [len(results) for _, results, _ in listener.batches] == [4, 2]
+
+
+def test_a_slot_of_several_batches_is_followed_only_from_its_last():
+    measurer = Expecting()
+    tune(three(), measurer, Beside(Slot(0, trials=8), Slot(1, trials=4)), batch=4)
+    assert [(what, name) for what, name, _ in measurer.told] == [
+        ("measure", "a"),
+        ("expect", "a"),
+        ("expect", "b"),
+        ("measure", "a"),
+        ("expect", "b"),
+        ("measure", "b"),
+    ]

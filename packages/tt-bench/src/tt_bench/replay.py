@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from tt_spec import Bar, Measurement, Realised, Statements, Task, Timing, Trial, VirtualClock, token, tokens
 
+from tt_bench.builders import Builders
 from tt_bench.errors import BenchError
 from tt_bench.recording import Recorded
 
@@ -34,9 +35,10 @@ class Replay:
     """A measurer that serves recordings and lets the clock pass as the machine would have let it.
 
     As in the pool that recorded, `pace.workers` build up to `pace.chunk` candidates each, then all are timed one by
-    one. A build takes its recorded seconds. A run takes recorded ones too: the evaluator's executions are drawn from
-    the row's series as one contiguous block with a random start, around its end, so that an evaluator meets the
-    correlated noise that the machine had and decides how many runs it wants.
+    one; rows that are expected are built by workers that would wait (`tt_bench.builders`). A build takes its recorded
+    seconds. A run takes recorded ones too: the evaluator's executions are drawn from the row's series as one
+    contiguous block with a random start, around its end, so that an evaluator meets the correlated noise that the
+    machine had and decides how many runs it wants.
 
     Source: Politis and Romano (1992), A circular block-resampling procedure for stationary data.
 
@@ -67,23 +69,31 @@ class Replay:
         self.spent = {"build": 0.0, "run": 0.0, "programs": 0.0}
         self._features: dict[tuple[str, str], np.ndarray] = {}
         self._again: dict[tuple[str, bytes], int] = {}
+        self._workers: Builders | None = None
 
     def measure(self, task: Task, codes: np.ndarray, bar: Bar) -> Generator[Trial]:
         """Results as they were recorded, with fresh runs; rows that were never recorded fail."""
         part = self._part(task)
         rows = np.ascontiguousarray(codes, dtype=np.int64)
         many = part.pace.workers * part.pace.chunk
+        self._builders(part).take((task.key, token(row)) for row in rows)
         for start in range(0, len(rows), many):
             built, failed = self._build(part, rows[start : start + many])
             for at, m in failed:
                 self._until(at, "build")
                 yield m
-            self._until(max([at for at, _, _ in built], default=0.0), "build")
+            if built:
+                self._until(self._builders(part).quiet(max(at for at, _, _ in built)), "build")
             for _, row, m in built:
                 result = self._time(part, row, m, bar)
                 if result.latency_s < bar.incumbent_s:
                     bar = Bar(result.latency_s, bar.flops, bar.cap_s)
                 yield result
+
+    def expect(self, task: Task, codes: np.ndarray) -> None:
+        part = self._part(task)
+        for row in np.ascontiguousarray(codes, dtype=np.int64):
+            self._builders(part).expect((task.key, token(row)), _build_s(part, row))
 
     def retime(self, task: Task, codes: np.ndarray) -> Generator[Trial]:
         """Another block of each row's series, as long as the pool's second look is; what failed is left out."""
@@ -100,7 +110,7 @@ class Replay:
     def realise(self, task: Task, codes: np.ndarray) -> Realised:
         part = self._part(task)
         codes = np.array(codes, dtype=np.int64)
-        self._pass(part.pace.realise_s * len(codes), "programs")
+        self._programs(part, part.pace.realise_s * len(codes))
         self.asked += len(codes)
         why: list[str | None] = [None] * len(codes)
         for i, row in enumerate(codes):
@@ -118,7 +128,7 @@ class Replay:
 
     def features(self, task: Task, codes: np.ndarray) -> tuple[Statements, np.ndarray]:
         part = self._part(task)
-        self._pass(part.pace.features_s * len(codes), "programs")
+        self._programs(part, part.pace.features_s * len(codes))
         at = [part.index.get(name, -1) for name in tokens(codes)]
         known = np.array([i >= 0 for i in at], dtype=bool)
         found, have = part.statements_of([i for i in at if i >= 0])
@@ -141,32 +151,29 @@ class Replay:
         self, part: Recorded, rows: np.ndarray
     ) -> tuple[list[tuple[float, np.ndarray, Measurement]], list[tuple[float, Trial]]]:
         """When each row is built, by the worker that is free first: the good ones, and those that fail at it."""
-        free = [self.clock.now()] * part.pace.workers
         built, failed = [], []
         for row in rows:
+            ready = self._builders(part).build((part.task.key, token(row)), _build_s(part, row))
             at = part.index.get(token(row))
             m = part.measured[at] if at is not None else None
-            cost = {} if m is None else m.cost
-            worker = free.index(min(free))
-            free[worker] += cost.get("apply", 0.0) + cost.get("build", 0.0)
             if m is None or m.error in ("build", "build-timeout", "invalid"):
-                failed.append((free[worker], _failed(row, m)))
+                failed.append((ready, _failed(row, m)))
             else:
-                built.append((free[worker], row, m))
+                built.append((ready, row, m))
         return built, sorted(failed, key=lambda f: f[0])
 
     def _time(
         self, part: Recorded, row: np.ndarray, m: Measurement, bar: Bar, look: int = 0, evaluator: Any = None
     ) -> Trial:
-        self._pass(part.pace.engine_s, "run")
+        self._run(part, part.pace.engine_s)
         if m.error is not None:
-            self._pass(m.cost.get("run", 0.0), "run")
+            self._run(part, m.cost.get("run", 0.0))
             return _failed(row, m)
         again = [look] if look else []
         rng = np.random.default_rng([self.seed, zlib.crc32(part.task.key.encode()), *map(int, row), *again])
         block = Block(np.asarray(m.seconds), int(rng.integers(len(m.seconds))))
         timing = (evaluator or self.evaluator).evaluate(block.run, bar, rng)
-        self._pass(block.spent, "run")
+        self._run(part, block.spent)
         return Trial(
             _config(row),
             seconds=tuple(timing.seconds),
@@ -181,6 +188,19 @@ class Replay:
             self._features[key] = part.task.space.encode(part.rows)
         near = ((self._features[key] - part.task.space.encode(row[None])) ** 2).sum(axis=1)
         return int(near.argmin())
+
+    def _builders(self, part: Recorded) -> Builders:
+        if self._workers is None:
+            self._workers = Builders(self.clock, part.pace.workers)
+        return self._workers
+
+    def _programs(self, part: Recorded, seconds: float) -> None:
+        self._builders(part).interrupt(seconds)
+        self._pass(seconds, "programs")
+
+    def _run(self, part: Recorded, seconds: float) -> None:
+        self._pass(seconds, "run")
+        self._builders(part).timed()
 
     def _pass(self, seconds: float, what: str) -> None:
         self.clock.advance(seconds)
@@ -210,6 +230,12 @@ def _failed(row: np.ndarray, m: Measurement | None) -> Trial:
     if m is None:
         return Trial(_config(row), error="build", why="not recorded")
     return Trial(_config(row), error=m.error, why=m.why or "failed when it was recorded", cost=m.cost)
+
+
+def _build_s(part: Recorded, row: np.ndarray) -> float:
+    """Recorded seconds until the row is built; 0 for one that was never recorded."""
+    at = part.index.get(token(row))
+    return sum(_built(part.measured[at]).values()) if at is not None else 0.0
 
 
 def _config(row: np.ndarray) -> tuple[int, ...]:

@@ -36,7 +36,7 @@ from tt_spec.pieces.null_surrogate import NullSurrogate
 from tt_spec.pieces.random_searcher import RandomSearcher
 from tt_spec.pieces.top_sampler import TopSampler
 from tt_spec.pieces.trials_stopper import TrialsStopper
-from tt_spec.roles import Budgeted, Foresees, Peaked
+from tt_spec.roles import Budgeted, Foresees, Overlaps, Peaked
 
 from tt_bench.runs import Run
 
@@ -232,6 +232,9 @@ class _Charged:
 
     def ahead(self, states: Sequence[TaskState], clock: Any, slot: Slot, rows: int) -> list[Slot]:
         return self.scheduler.ahead(states, clock, slot, rows) if isinstance(self.scheduler, Foresees) else []
+
+    def beside(self, states: Sequence[TaskState], clock: Any, slot: Slot) -> Slot | None:
+        return self.scheduler.beside(states, clock, slot) if isinstance(self.scheduler, Overlaps) else None
 
     def next(self, states: Sequence[TaskState], clock: Any) -> Slot | None:
         began = time.process_time()

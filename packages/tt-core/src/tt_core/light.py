@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from tt_spec.clock import Clock
 from tt_spec.errors import ORIGIN, whose
-from tt_spec.roles import Budgeted, Foresees, Peaked, Scheduler
+from tt_spec.roles import Budgeted, Foresees, Overlaps, Peaked, Scheduler
 from tt_spec.types import Slot, TaskState
 
 from tt_core.shares import heavy, shares
@@ -49,6 +49,13 @@ class LightScheduler:
             return []
         room = self.room(states)
         return [_cut(s, room) for s in self.scheduler.ahead(_racing(states, room), clock, slot, rows)]
+
+    def beside(self, states: Sequence[TaskState], clock: Clock, slot: Slot) -> Slot | None:
+        if not isinstance(self.scheduler, Overlaps):
+            return None
+        room = self.room(states)
+        chosen = self.scheduler.beside(_racing(states, room), clock, slot)
+        return _cut(chosen, room) if isinstance(chosen, Slot) and 0 <= chosen.task < len(states) else chosen
 
     def next(self, states: Sequence[TaskState], clock: Clock) -> Slot | None:
         room = self.room(states)

@@ -16,6 +16,10 @@ __all__ = ["Ahead", "Built"]
 
 Key = tuple[str, bytes]
 
+DEPTH = 2
+"""Builds that a worker has in hand while its parent thinks. More would keep it from making the programs that the
+thinking asks for."""
+
 
 @dataclass(frozen=True)
 class Built:
@@ -42,8 +46,10 @@ class Ahead:
     def expect(self, task: Task, codes: np.ndarray) -> None:
         """Rows `(n, d)` to build when a worker has nothing else to do."""
         name = self.team.name(task)  # once: it is a digest of the whole workload
+        self._collect()
         for row in np.ascontiguousarray(codes, dtype=np.int64):
-            self._waiting[task.key, token(row)] = task, name, row
+            if (key := (task.key, token(row))) not in self._built:
+                self._waiting[key] = task, name, row
         self._forget()
 
     def work(self, room: int | None = None) -> None:
@@ -54,10 +60,25 @@ class Ahead:
             if not self._waiting or len(self._built) >= room:
                 return
             known = (k for k, (_, name, _) in self._waiting.items() if name in p.known)
-            key = next(known, next(iter(self._waiting)))
-            task, _, row = self._waiting.pop(key)
-            job = self.team.submit(p, "build", self.team.handle(p, task), row, self.build_s)
-            self._built[key] = Built(p, job)
+            self._give(p, next(known, next(iter(self._waiting))))
+
+    def supply(self) -> None:
+        """Give workers rows to build for the time in which nobody looks after them: each has up to `DEPTH` in hand, of
+        the task that was expected first alone, since timing its rows waits for all that was given."""
+        self._collect()
+        first = next(iter(self._built or self._waiting), None)
+        if first is None:
+            return
+        mine = [key for key in self._waiting if key[0] == first[0]]
+        for depth in range(DEPTH):
+            for p in self.team.processes:
+                if not p.lost and p.load <= depth and mine and len(self._built) < self.most:
+                    self._give(p, mine.pop(0))
+
+    def _give(self, p: Process, key: Key) -> None:
+        task, _, row = self._waiting.pop(key)
+        job = self.team.submit(p, "build", self.team.handle(p, task), row, self.build_s)
+        self._built[key] = Built(p, job)
 
     def take(self, task: Task, row: np.ndarray) -> Built | None:
         """The row if it was begun, now the caller's; None if it is to be built yet. It is expected no more."""

@@ -21,7 +21,7 @@ from tt_spec.windows import Reference
 from tt_measure.ahead import Ahead
 from tt_measure.fixed import Fixed
 from tt_measure.lock import TimingLock
-from tt_measure.parts import in_parts
+from tt_measure.parts import Part, in_parts
 from tt_measure.passage import Passage
 from tt_measure.process import GRACE_S, CallError, Ending, Process, WorkerError
 from tt_measure.rules import Rules
@@ -110,6 +110,7 @@ class WorkerPool:
         team, ahead = self._ready(), self._expected()
         ahead.expect(task, codes)
         team.revive()
+        ahead.supply()
         ahead.work()
 
     def trace(self) -> list[Work]:
@@ -149,7 +150,7 @@ class WorkerPool:
         """Each row's canonical row and None, or the row itself and why it has no program."""
         codes = np.array(codes, dtype=np.int64)
         why: list[str | None] = [None] * len(codes)
-        for part in in_parts(self._ready(), "realise", task, codes, self.realise_timeout_s):
+        for part in self._parts("realise", task, codes):
             if part.why is None:
                 codes[part.start : part.stop] = part.value.codes
                 why[part.start : part.stop] = part.value.why
@@ -161,11 +162,17 @@ class WorkerPool:
         """Statements of the rows that have a program, in order, and which rows those are, `(n,)` bool."""
         ok = np.zeros(len(codes), dtype=bool)
         found: list[Statements] = []
-        for part in in_parts(self._ready(), "features", task, codes, self.realise_timeout_s):
+        for part in self._parts("features", task, codes):
             if part.why is None:
                 statements, ok[part.start : part.stop] = part.value
                 found.append(statements)
         return concat_statements(found), ok
+
+    def _parts(self, kind: str, task: Task, codes: np.ndarray) -> list[Part]:
+        """The rows through all workers, which then have something to build while the parent thinks on."""
+        parts = in_parts(self._ready(), kind, task, codes, self.realise_timeout_s)
+        self._expected().supply()
+        return parts
 
     def race(
         self, task: Task, codes: np.ndarray, rounds: int = 10, min_ms: float = 10.0, untuned: bool = False

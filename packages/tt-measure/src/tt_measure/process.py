@@ -14,6 +14,7 @@ import subprocess
 import tempfile
 import threading
 import time
+from collections import deque
 from dataclasses import dataclass
 from multiprocessing.connection import Pipe
 from typing import Any, Literal
@@ -155,20 +156,33 @@ class Process:
         self._stopped_at = math.inf
         self._log_at = 0
         self.job: Job | None = None
+        self.queue: deque[Job] = deque()
         with contextlib.suppress(psutil.Error):
             self._ps = psutil.Process(self.popen.pid)
         self.send(Job(number, "start"), hello)
         self._expect(hello["limit_s"])
 
     def send(self, job: Job, *args: Any) -> Job:
-        """Hand over a job; the worker must have none. The job of a worker that is lost is over at once."""
-        self.job, number, kind = job, job.number, job.kind
-        self.waiting_s = 0.0
+        """Hand over a job; a worker that has one does it afterwards. The job of a worker that is lost is over at
+        once."""
+        if self.job is None:
+            self._begin(job)
+        else:
+            self.queue.append(job)
+        self._write(job.number, job.kind, pickle.dumps(args))
+        return job
+
+    def _begin(self, job: Job) -> None:
+        self.job, self.waiting_s = job, 0.0
+        job.began = job.since = time.monotonic()
         if not self.lost:
             self._log_at = os.fstat(self.log.fileno()).st_size
         self._expect(0.0)
-        self._write(number, kind, pickle.dumps(args))
-        return job
+
+    @property
+    def load(self) -> int:
+        """Jobs in hand."""
+        return (self.job is not None) + len(self.queue)
 
     def keep(self, task_key: str, row: bytes, name: int, names: tuple[int, ...]) -> None:
         """Take down which programs of a task the worker holds, `name` that of `row`."""
@@ -230,10 +244,17 @@ class Process:
             self.end(Ending(verdict, stage=job.stage, text=brief(value)))
 
     def end(self, ending: Ending) -> None:
-        """The job in hand is over."""
-        if self.job is not None:
-            self.job.ended = time.monotonic()
-            self.job.ending, self.job = ending, None
+        """The job in hand is over; the next one begins, or if the worker is lost, is over too."""
+        if self.job is None:
+            return
+        self.job.ended = time.monotonic()
+        self.job.ending, self.job = ending, None
+        if ending.verdict == "lost":
+            for job in self.queue:
+                job.ending = Ending("lost", text=ending.text)
+            self.queue.clear()
+        elif self.queue:
+            self._begin(self.queue.popleft())
 
     def watch(self) -> None:
         """Stop the worker if it uses more memory than its job may or has been silent for too long; keep its log

@@ -120,7 +120,7 @@ class Team:
         return [p for p in self.processes if p.job is None and not p.lost]
 
     def submit(self, process: Process, kind: str, *args: Any) -> Job:
-        """Hand a job to an idle worker."""
+        """Hand a job to a worker; one that has a job does it afterwards."""
         self._jobs += 1
         share = self.size if kind == "call" else 1
         job = process.send(Job(self._jobs, kind, share * self.memory_bytes), *args)

@@ -10,7 +10,7 @@ from tt_spec.clock import Clock
 from tt_spec.types import Slot, TaskState
 
 from tt_schedule.similar import similar_s, vain
-from tt_schedule.warmup import first_slot, rest_of_warm_up, valid, warm_up
+from tt_schedule.warmup import WARM_UP, first_slot, rest_of_warm_up, valid, warm_up
 
 __all__ = ["Gradient"]
 
@@ -33,7 +33,8 @@ class Gradient:
     that it neither starves nor holds the rest up. A task with a valid result from the store needs no warm-up, and its
     restored trials count in t. Where half of the run's budget is not enough for these slots, they are made as short
     as it takes: an operator left untuned costs more than a few trials less for each of the others. Later slots are
-    then a quarter of their length, or more.
+    then a quarter of their length, or more. A later slot is chosen while the one before is built, if it is expected to
+    bring half as much or more.
 
     Source: Zheng et al. (2020), Ansor, section 6 and appendix A (arXiv:2006.06762).
 
@@ -74,6 +75,13 @@ class Gradient:
 
     def ahead(self, states: Sequence[TaskState], clock: Clock, slot: Slot, rows: int) -> list[Slot]:
         return rest_of_warm_up(states, slot, rows, self.trials, self.rows_, self.light)
+
+    def beside(self, states: Sequence[TaskState], clock: Clock, slot: Slot) -> Slot | None:
+        chosen = self.next(states, clock)
+        first = WARM_UP in (slot.info.get("why"), None if chosen is None else chosen.info.get("why"))
+        if chosen is None or first or chosen.gain_s < WORTH * slot.gain_s:
+            return None
+        return chosen
 
     def next(self, states: Sequence[TaskState], clock: Clock) -> Slot | None:
         if self.trials < 1 or self.window < 1:
@@ -127,6 +135,10 @@ class Gradient:
         until = s.trials - self.window * self.trials
         return next((best for trials, _, best in reversed(s.curve) if trials <= until), math.inf)
 
+
+WORTH = 0.5
+"""A slot is chosen before the one in hand is measured only if so much of that one's gain is expected of it: else the
+same task may deserve the next one too."""
 
 LEAST_GAIN = 0.02
 """Share of all gains below which a task's slots count as in vain."""

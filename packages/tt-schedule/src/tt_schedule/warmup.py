@@ -8,7 +8,7 @@ from itertools import accumulate
 
 from tt_spec.types import Slot, TaskState
 
-__all__ = ["first_slot", "rest_of_warm_up", "valid", "warm_up"]
+__all__ = ["WARM_UP", "first_slot", "rest_of_warm_up", "valid", "warm_up"]
 
 
 def valid(s: TaskState) -> bool:

@@ -25,6 +25,7 @@ from tt_spec.roles import (
     LimitsTime,
     Listener,
     Measurer,
+    Overlaps,
     Remarks,
     Retimes,
     RunInfo,
@@ -86,9 +87,21 @@ class Outcome:
     info: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """A batch and the seconds that asking for it took; `beside`: while another one was built."""
+
+    batch: Batch
+    asked_s: float
+    beside: bool = False
+
+
 class Loop:
     """A run: slot after slot until the scheduler has none, a run-wide stopper speaks, `halt` gives a reason, or
     something fails.
+
+    Where the measurer builds what it expects and the scheduler can tell (`Overlaps`), the slot after is chosen and its
+    rows are asked for while the rows of the one before are built. Kernels are timed when that is done.
 
     Every measurement is in the store before anything else happens to it. A failure of a piece or of the store ends
     the run with everything measured so far; `Outcome.failure` is a `PieceFailure` that names it. A listener that
@@ -128,7 +141,8 @@ class Loop:
         self.whole = RunState(self.states, clock.now())
         self._failing: set[int] = set()
         self._ahead: deque[Slot] = deque()
-        self._asked: dict[int, tuple[Batch, float]] = {}
+        self._asked: dict[int, _Asked] = {}
+        self._late: Exception | None = None
         self._did: list[tuple[int, str, float, float]] = []
 
     def run(self) -> Outcome:
@@ -157,6 +171,8 @@ class Loop:
 
     def next_slot(self) -> Slot | None:
         """The scheduler's next slot; its `info` also says its number and what deciding took, `decided_s`."""
+        if self._late is not None:
+            raise self._late
         began = self.clock.now()
         while self._ahead:
             if self.states[(slot := self._ahead.popleft()).task].finished is None:
@@ -188,8 +204,9 @@ class Loop:
 
     def _numbered(self, slot: Slot, began: float) -> Slot:
         self.whole.slots += 1
-        about = {"number": self.whole.slots, "gain_s": slot.gain_s, "decided_s": self._noted("decide", began)}
-        return dataclasses.replace(slot, info={**slot.info, **about})
+        about = {"number": self.whole.slots, "gain_s": slot.gain_s}
+        decided = {"decided_s": self._noted("decide", began)}
+        return dataclasses.replace(slot, info={**decided, **slot.info, **about})
 
     def slot(self, slot: Slot) -> None:
         """Batches of one task until the slot is used up, the task is finished or the run is over."""
@@ -199,7 +216,7 @@ class Loop:
             rows = self._room(slot, state, self.clock.now() - started, spent)
             if rows < 1:
                 break
-            spent += self._turn(slot, rows)
+            spent += self._turn(slot, rows, spent)
             if self._finished(state) or (slot.trials is None and slot.seconds is None):
                 break
         if state.finished is not None:
@@ -225,19 +242,21 @@ class Loop:
                 rows = min(rows, _number(s, "rows_left", s.rows_left, state))
         return rows
 
-    def _turn(self, slot: Slot, rows: int) -> int:
+    def _turn(self, slot: Slot, rows: int, spent: int) -> int:
         """One batch: ask, measure, tell; how many results came. Asking and measuring meet here and nowhere else."""
         pipeline, state = self.pipelines[slot.task], self.states[slot.task]
         before_s, ahead = state.best_s, slot.task in self._asked
-        asked, asked_s = self._asked.pop(slot.task) if ahead else self._ask(slot.task, rows)
+        found = self._asked.pop(slot.task) if ahead else self._ask(slot.task, rows)
         if not ahead:
-            self._ask_ahead(slot.task, asked)
-        began = self.clock.now() - asked_s
+            self._ask_ahead(slot.task, found.batch)
+        asked, began = found.batch, self.clock.now() - (0.0 if found.beside else found.asked_s)
         refused = self._refused(asked, pipeline, state)
         if not len(asked.codes):
             state.finished = "its space is exhausted"
             return 0
-        asked.info["slot"] = {**slot.info, "asked_s": asked_s, **({"ahead": True} if ahead else {})}
+        asked.info["slot"] = {**slot.info, "asked_s": found.asked_s, **({"ahead": True} if ahead else {})}
+        if slot.trials is not None and spent + rows >= slot.trials:
+            self._think_beside(slot, asked)
         results: list[Measurement] = []
         broke: Exception | None = None
         try:
@@ -266,10 +285,9 @@ class Loop:
             raise broke
         return len(results)
 
-    def _ask(self, task: int, rows: int) -> tuple[Batch, float]:
-        """A batch, and the seconds that asking took."""
+    def _ask(self, task: int, rows: int, beside: bool = False) -> _Asked:
         began = self.clock.now()
-        return self.pipelines[task].ask(rows), self._noted("ask", began)
+        return _Asked(self.pipelines[task].ask(rows), self._noted("ask", began), beside)
 
     def _noted(self, what: str, began: float) -> float:
         """Take down what this process did since `began`; the seconds that it took."""
@@ -295,7 +313,49 @@ class Loop:
             rows = min(s.trials or 1, self._rows_of_task(self.states[s.task]))
             if s.task not in self._asked and rows >= 1 and self.over() is None:
                 self._asked[s.task] = self._ask(s.task, int(rows))
-                self._expect(self.measurer, s.task, self._asked[s.task][0])
+                self._expect(self.measurer, s.task, self._asked[s.task].batch)
+
+    def _think_beside(self, slot: Slot, asked: Batch) -> None:
+        """Choose the slot after this one and ask for its rows while the measurer builds this one's, from what was known
+        when these were asked: so a seed gives the same rows on a slow machine and a fast one. A failure waits until
+        this slot is measured."""
+        if self._ahead or not (isinstance(self.measurer, Expects) and isinstance(self.scheduler, Overlaps)):
+            return
+        self._expect(self.measurer, slot.task, asked)
+        if self.over() is not None:
+            return
+        try:
+            began = self.clock.now()
+            if (chosen := self._beside(self.scheduler, slot, len(asked.codes))) is None:
+                return
+            about = {"beside": True, "decided_s": self._noted("decide", began)}
+            rows = min(chosen.trials or 1, self.batch, self._rows_of_task(self.states[chosen.task]))
+            found = self._ask(chosen.task, int(rows), beside=True)
+            self._asked[chosen.task] = found
+            self._ahead.append(dataclasses.replace(chosen, info={**chosen.info, **about}))
+            self._expect(self.measurer, chosen.task, found.batch)
+        except Exception as e:  # what is in hand is measured first
+            self._late = e
+
+    def _beside(self, scheduler: Overlaps, slot: Slot, rows: int) -> Slot | None:
+        """The scheduler's choice while `rows` of `slot` are in hand; None where it waits for them or none are left."""
+        left = rows_left(self.stoppers, self.whole, self.clock) - rows
+        allowed = _rows_allowed(self.stoppers, self.whole) - rows
+        if min(left, allowed) < 1:
+            return None
+        states = list(self.states)
+        mine = states[slot.task]
+        states[slot.task] = dataclasses.replace(mine, trials=mine.trials + rows, finished="in hand")
+        with blame("scheduler", self.scheduler):
+            if isinstance(self.scheduler, Budgeted):
+                self.scheduler.budget(left)
+            chosen = scheduler.beside(states, self.clock, slot)
+            _check(chosen, states)
+            if chosen is not None and chosen.trials is None:
+                raise ValueError(f"beside must give a slot with trials, got {chosen}")
+        if chosen is None or self._rows_of_task(self.states[chosen.task]) < 1:
+            return None
+        return dataclasses.replace(chosen, trials=int(min(chosen.trials or 1, allowed)))
 
     def _expect(self, measurer: Expects, task: int, asked: Batch) -> None:
         with blame("measurer", measurer):

@@ -67,6 +67,7 @@ __all__ = [
     "Measurer",
     "MeasurerOptions",
     "ModelFormat",
+    "Overlaps",
     "Peaked",
     "Prestarts",
     "Pretrains",
@@ -230,7 +231,8 @@ class Expects(Protocol):
 
     def expect(self, task: Task, codes: np.ndarray) -> None:
         """Rows `(n, d)` that `measure` will be asked for soon, in the order of the calls; returns at once. What comes
-        of them is told when they are measured, as if nothing had been expected; rows that never are cost nothing."""
+        of them is told when they are measured, as if nothing had been expected; rows that never are cost nothing. The
+        rows of a task may be told again, once its turn comes: then it is these that are to be built first."""
         ...
 
 
@@ -526,6 +528,18 @@ class Foresees(Protocol):
     def ahead(self, states: Sequence[TaskState], clock: Clock, slot: Slot, rows: int) -> list[Slot]:
         """The slots after `slot`, in order, each of another task and with a number of trials, `rows` in all at most;
         may be none. The loop gives these before it asks for a `next` again."""
+        ...
+
+
+@runtime_checkable
+class Overlaps(Protocol):
+    """A scheduler that can choose a slot before it knows what the one before finds, so that its rows are thought of
+    while those are built."""
+
+    def beside(self, states: Sequence[TaskState], clock: Clock, slot: Slot) -> Slot | None:
+        """The slot after `slot`, with a number of trials; None where it is better to wait for what `slot` finds. Of
+        `states` the task of `slot` has the trials of its batch, whose results are not known, and is finished. A None
+        changes nothing of later answers."""
         ...
 
 
@@ -846,7 +860,7 @@ CAPABILITIES: dict[str, tuple[type, ...]] = {
     "measurer": (Prestarts, Expects, Traces, Retimes, Races, Checks, Doubts, RacesModels, RunsModels),
     "surrogate": (Prestarts, Pretrains, Saves, Foreknows),
     "searcher": (Learns,),
-    "scheduler": (Budgeted, Foresees, Peaked),
+    "scheduler": (Budgeted, Foresees, Overlaps, Peaked),
     "stopper": (LimitsRows, LimitsTime, Bounds, Remarks),
     "store": (Remembers, ListsRuns, Summarises, Lends),
 }

@@ -113,6 +113,7 @@ class MeasurerContract:
             return
         codes = _rows(piece, task, 5)
         assert piece.expect(task, codes[:4]) is None and piece.expect(task, codes[:0]) is None
+        assert piece.expect(task, codes[1:3]) is None, "rows may be told again"
         for batch in (codes[2:3], codes[4:], codes[:2]):  # in another order, unexpected ones among them, and not all
             _check(task, batch, list(piece.measure(task, batch, Bar(cap_s=1.0))))
 

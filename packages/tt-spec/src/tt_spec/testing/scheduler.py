@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 
 from tt_spec.clock import VirtualClock
 from tt_spec.pieces.synthetic import synthetic_task
-from tt_spec.roles import Budgeted, Foresees, Peaked
+from tt_spec.roles import Budgeted, Foresees, Overlaps, Peaked
 from tt_spec.testing.examples import check_info
 from tt_spec.types import Slot, TaskState
 
@@ -95,6 +96,32 @@ class SchedulerContract:
                 run.batch(slot.task, slot.trials or 1)
                 slot = asked.next(run.states, run.clock)
                 assert slot == foreseen, f"{foreseen} was foreseen, {slot} came"
+
+    def test_chooses_beside_a_slot_in_hand(self, piece: Any) -> None:
+        if not isinstance(piece, Overlaps):
+            return
+        run = _Run(4, self.longest)
+        scheduler: Any = copy.deepcopy(piece)
+        run.states[3].finished = "before the start"
+        while (slot := scheduler.next(run.states, run.clock)) is not None:
+            rows = slot.trials or _BATCH
+            states, alone = list(run.states), [replace(s, finished="done") for s in run.states]
+            for some in (states, alone):
+                some[slot.task] = replace(some[slot.task], trials=some[slot.task].trials + rows, finished="in hand")
+            before = copy.deepcopy(states)
+            assert copy.deepcopy(scheduler).beside(alone, run.clock, slot) is None, "no other task, no slot"
+            chosen = copy.deepcopy(scheduler).beside(states, run.clock, slot)
+            assert states == before, "a scheduler reads the states, it does not change them"
+            if chosen is not None:
+                assert chosen.task not in (slot.task, 3), f"a slot of another task, which is not finished, not {chosen}"
+                assert (chosen.trials or 0) >= 1, f"a slot beside another has trials, got {chosen}"
+                run.batch(slot.task, rows)
+                continue
+            asked: Any = copy.deepcopy(scheduler)
+            asked.beside(states, run.clock, slot)
+            run.batch(slot.task, rows)
+            after = copy.deepcopy(scheduler).next(run.states, run.clock)
+            assert asked.next(run.states, run.clock) == after, "a None must change nothing of later answers"
 
     def test_same_states_same_slots(self, piece: Any) -> None:
         a, b = (_Run(3, self.longest).drive(p) for p in (copy.deepcopy(piece), copy.deepcopy(piece)))
