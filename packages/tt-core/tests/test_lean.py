@@ -40,6 +40,35 @@ def test_tvm_is_imported_without_torch_and_all_else_is_as_ever(python, code, fou
     assert python(code) == found
 
 
+XGBOOST = """
+import sys, xgboost
+print('sklearn' in sys.modules, sum(type(f).__name__ == '_Finder' for f in sys.meta_path))
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "plugin", "found"),
+    [
+        ("", None, "True 0"),  # what the others are about
+        ("lean()", None, "False 0"),
+        ("lean(); import importlib.util; importlib.util.find_spec('xgboost')", None, "False 0"),
+        ("lean(); import sklearn", None, "True 0"),
+        ("lean(); torchless()", None, "False 1"),
+        ("lean()", "theirs", "True 0"),  # a stranger's plug-in may want XGBoost's estimators
+        ("lean()", "tt_ours", "False 0"),
+    ],
+)
+def test_xgboost_is_imported_without_sklearn_where_nobody_can_want_it(python, tmp_path, before, plugin, found):
+    (tmp_path / "xgboost.py").write_text("try:\n    import sklearn\nexcept ImportError:\n    pass\n")
+    (tmp_path / "sklearn.py").write_text("")
+    if plugin is not None:
+        (tmp_path / "some-1.dist-info").mkdir()
+        (tmp_path / "some-1.dist-info" / "METADATA").write_text("Name: some\nVersion: 1\n")
+        (tmp_path / "some-1.dist-info" / "entry_points.txt").write_text(f"[tt]\nsome = {plugin}.hooks\n")
+    lean = "from tt_core.compiler.lean import xgboost_without_sklearn as lean, tvm_without_torch as torchless; "
+    assert python(f"{lean}{before}\n{XGBOOST}") == found
+
+
 def test_other_threads_find_torch_all_the_while(python, tmp_path):
     code = "import sys; seen = ('torch' in sys.modules, sys.modules.get('torch'))\n"
     code += "import threading; found = []\n"

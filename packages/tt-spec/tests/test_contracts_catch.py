@@ -56,6 +56,13 @@ class Builder:
         return self.how
 
 
+class Hasty(Builder):
+    """Opens another space once it has started."""
+
+    def prestart(self):
+        self.work = lambda: Named("another")
+
+
 class Able(SyntheticMeasurer):
     """Does everything that a measurer may."""
 
@@ -962,6 +969,7 @@ CAPABLE = {
         "interprets_rows_as_their_programs",
     ),
     ("space", "moody"): (works(repack=lambda self, row: object()), "says_how_constants_are_repacked"),
+    ("space", "starts once"): (lambda: Hasty(), "starts_early"),
     ("space", "not callable"): (lambda: Builder(legalizers={"relax.add": 1}), "says_how_operators_are_written"),
     ("scheduler", "foretells"): (Foretells, "foresees_what_it_then_does"),
     ("scheduler", "clings"): (lambda: Clings(), "chooses_beside_a_slot_in_hand"),

@@ -218,10 +218,11 @@ class MeasurerOptions:
 
 @runtime_checkable
 class Prestarts(Protocol):
-    """A measurer or cost model that can begin to start before it has work."""
+    """A measurer, cost model or space builder that can begin to start before it has work."""
 
     def prestart(self) -> None:
-        """Start what it needs and return at once."""
+        """Start what it needs and return at once; a space builder, asked in a worker that would wait, returns when it
+        is done."""
         ...
 
 
@@ -863,6 +864,7 @@ CAPABILITIES: dict[str, tuple[type, ...]] = {
     "scheduler": (Budgeted, Foresees, Overlaps, Peaked),
     "stopper": (LimitsRows, LimitsTime, Bounds, Remarks),
     "store": (Remembers, ListsRuns, Summarises, Lends),
+    "space": (Prestarts,),
 }
 """The capabilities that a piece of a role may have."""
 

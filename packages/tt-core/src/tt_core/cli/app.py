@@ -22,7 +22,7 @@ from tt_spec.hooks import EVENTS
 from tt_core.cli import history as history_commands
 from tt_core.cli import progress, tables
 from tt_core.cli.reader import Reader
-from tt_core.compiler.lean import tvm_without_torch
+from tt_core.compiler.lean import tvm_without_torch, xgboost_without_sklearn
 from tt_core.compiler.target import use_all_cores
 from tt_core.doctor import checks as doctor
 from tt_core.errors import (
@@ -370,6 +370,7 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     warnings.formatwarning = lambda message, *_, **__: f"tt: warning: {one_line(str(message))}\n"
     tvm_without_torch()
+    xgboost_without_sklearn()
     sys.exit(run(sys.argv[1:]))
 
 

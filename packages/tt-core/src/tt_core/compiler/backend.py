@@ -8,14 +8,14 @@ import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Protocol
 from weakref import WeakValueDictionary
 
 import numpy as np
 import tvm
 from tt_spec import Plugins, Realised, Statements, Task, concat_statements, operator_features, token
-from tt_spec.roles import Interprets, Workload
+from tt_spec.roles import Interprets, Prestarts, Workload
 from tt_spec.windows import Windows, state
 
 from tt_core.compiler.denormals import flushed, wanted
@@ -39,6 +39,9 @@ class Repacked(Protocol):
 
     def make(self, array: np.ndarray) -> np.ndarray: ...
 
+
+DEFAULT = "both"
+"""The space that most recipes search."""
 
 HOPELESS = 3.0
 """Factor behind the fastest at which the untuned program or model leaves a race."""
@@ -67,6 +70,15 @@ class TvmBackend:
         self._plugins: Plugins | None = None
         self._seat = Seat()
         self._state = -math.inf, math.inf
+
+    def prestart(self) -> None:
+        """Load what the first task is likely to need, in a worker that would wait: plug-ins and the default's space.
+        What cannot be loaded is told when it is needed."""
+        self._plugins = self._plugins or Plugins()
+        with suppress(Exception):
+            space = self._plugins.build("space", DEFAULT)
+            if isinstance(space, Prestarts):
+                space.prestart()
 
     def open(self, task: Task) -> None:
         if task.key in self._open:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tt_spec.rng import draw
-from tt_spec.roles import Interprets
+from tt_spec.roles import Interprets, Prestarts, capabilities
 from tt_spec.space import Space
 
 __all__ = ["SpaceContract"]
@@ -86,6 +86,12 @@ class SpaceContract:
         for row in draw(work.space, set(), 8, np.random.default_rng(2)):
             how = work.repack(row)
             assert how is None or how == work.repack(row), "the same row, the same form"
+
+    def test_starts_early(self, piece: Any, operator: tuple[Any, Any]) -> None:
+        if Prestarts in capabilities("space", piece):
+            before = piece.open(*operator).space.key
+            assert piece.prestart() is None and piece.prestart() is None, "prestart may be called twice"
+            assert piece.open(*operator).space.key == before, "starting early must not change the space"
 
     def test_says_how_operators_are_written(self, piece: Any, operator: tuple[Any, Any]) -> None:
         found = piece.legalizers(operator[1])
