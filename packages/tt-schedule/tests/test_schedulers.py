@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 from tt_schedule import Gradient, RoundRobin
-from tt_spec import Task, TaskState, VirtualClock
+from tt_spec import Slot, Task, TaskState, VirtualClock
 from tt_spec.pieces.synthetic import synthetic_task
 from tt_spec.testing import SchedulerContract
 
@@ -266,3 +266,20 @@ def test_round_robin_shares_a_last_round_out_evenly():
         states[slot.task].trials += slot.trials
         left -= slot.trials
     assert left == 0 and [s.trials for s in states] == [19, 19, 18, 18]
+
+
+def test_gradient_chooses_beside_a_slot_what_brings_half_as_much():
+    def beside(gain_ms, *states, why="gradient", finished=0):
+        mine = dataclasses.replace(states[finished], finished="in hand")
+        after = [*states[:finished], mine, *states[finished + 1 :]]
+        slot = Slot(finished, trials=16, gain_s=1e-3 * gain_ms, info={"why": why})
+        return Gradient(epsilon=0).beside(after, CLOCK, slot)
+
+    first, second = tuned(20.0, 18.0), tuned(10.0, 9.0, 8.0)
+    expected_ms = 1e3 * beside(0.0, first, second).gain_s
+    assert expected_ms > 0
+    assert beside(1.9 * expected_ms, first, second).task == 1
+    assert beside(2.1 * expected_ms, first, second) is None, "the first may deserve the next slot, too"
+    assert beside(0.0, first) is None, "nobody else"
+    assert beside(0.0, first, state()) is None, "first slots come in a row"
+    assert beside(0.0, first, second, why="warm-up") is None
