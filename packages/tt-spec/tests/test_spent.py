@@ -52,6 +52,16 @@ def test_a_batch_that_was_asked_and_built_before_takes_from_the_waiting_then():
     assert spent.total_s == pytest.approx(10.5)
 
 
+def test_thinking_beside_a_batch_is_no_thinking_in_the_span_of_its_own():
+    spent, beside = Spent(), batch(1.5)
+    beside.info["slot"] |= {"ahead": True, "beside": True}
+    spent.start(0.0)
+    spent.add(TaskState(TASK, curve=[(1, 6.0, 1.0)]), batch(1.0), results(6.0, build=3.0, run=1.0))
+    spent.add(TaskState(TASK, curve=[(1, 10.0, 1.0)]), beside, results(10.0, build=2.0, run=0.5))
+    assert spent.spans[1].parts == pytest.approx({"think": 0.0, "build": 2.0, "run": 0.5, "wait": 1.5})
+    assert spent.spans[0].parts == pytest.approx({"think": 2.0, "build": 3.0, "run": 1.0, "wait": 0.0})
+
+
 def test_logs_that_do_not_say_what_asking_took_count_it_as_waiting():
     spent = Spent()
     spent.add(TaskState(TASK, curve=[(2, 10.0, 1.0)]), batch(None), results(6.0, 10.0, build=0.5))

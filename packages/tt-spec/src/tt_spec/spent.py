@@ -123,7 +123,7 @@ class Spent:
         build = min(builds / self.workers, wall - run)
         slot = batch.info.get("slot", {})
         asked = float(slot.get("asked_s") or 0.0)
-        think = min(asked, wall - run - build)
+        think = 0.0 if slot.get("beside") else min(asked, wall - run - build)  # beside: in the span before
         if slot.get("ahead"):  # asked and built while another batch was waited for
             self._before("build", builds / self.workers - build)
             self._before("think", asked - think)
