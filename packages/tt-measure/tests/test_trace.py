@@ -56,11 +56,14 @@ def test_work_ends_when_the_worker_is_done_not_when_somebody_listens(pool, tmp_p
 
 def test_what_is_in_hand_is_told_in_pieces():
     job, other = Job(1, "build"), Job(2, "build")
-    process = cast(Process, SimpleNamespace(job=job, place=0))
+    process = cast(Process, SimpleNamespace(job=job, place=0, waits="", waiting_s=0.0))
     traced, began = _Traced(process, "build", job), job.began
     assert _Traced(process, "build", other).told(began + 2.0) == (began + 2.0, began + 2.0), "it is not begun"
     assert traced.told(began + 2.0) == (began, began + 2.0)
     assert traced.told(began + 3.0) == (began + 2.0, began + 3.0)
+    process.waits, process.waiting_s = "another tt times", 2.0
+    job.waits = [(began, 0.5)]
+    assert traced.waits(began + 3.0) == [(began, 0.5), (began + 1.0, 2.0)], "a wait that lasts"
     job.ending, job.ended, job.over = Ending("done"), began + 5.0, began + 4.0
     assert traced.told(began + 6.0) == (began + 3.0, began + 4.0), "done before anybody listened"
 

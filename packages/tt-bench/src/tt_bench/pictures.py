@@ -17,7 +17,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 """Okabe and Ito (2008): told apart by colour-blind people too."""
 
 PARTS = {"search": "#56B4E9", "model": "#0072B2", "programs": "#999999", "build": "#E69F00", "run": "#009E73"}
-PARTS |= {"think": "#56B4E9", "start": "#CC79A7", "finish": "#D55E00"}
+PARTS |= {"think": "#56B4E9", "start": "#CC79A7", "finish": "#D55E00", "lock": "#bbbbbb"}
 
 
 def figure(width: float, height: float) -> Figure:

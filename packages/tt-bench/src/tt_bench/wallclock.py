@@ -40,6 +40,16 @@ CAUSES = {
 """Kinds of work that stand in the way of building and timing, in words."""
 
 
+DRAWN = {
+    "think": "thinking",
+    "build": "building",
+    "run": "timing",
+    "start": "starting, loading and other calls",
+    "lock": "waiting for other processes of tt",
+}
+"""Colours of the picture, in words."""
+
+
 @dataclass(frozen=True)
 class Clocked:
     """What the section tells.
@@ -153,17 +163,14 @@ def _workers(clocked: Clocked) -> Figure:
     made = pictures.figure(11.0, 0.9 + 0.42 * (len(lanes) + 1))
     ax = made.subplots()
     for y, who in enumerate(lanes):
-        for part in ("wait", "think", "build", "run"):
-            # opening and starting is drawn as what it delays
-            bars = [(d.began - clocked.began, d.seconds) for d in work if d.who == who and d.part == part]
-            _bars(ax, y, bars, "start" if part == "wait" else part, f"worker-{who}-{part}")
+        for part in DRAWN:
+            bars = [(d.began - clocked.began, d.seconds) for d in work if d.who == who and _drawn(d) == part]
+            _bars(ax, y, bars, part, f"worker-{who}-{part}")
     _stages(ax, clocked, len(lanes))
     names = [*("tt itself" if who == OWN else f"worker {who}" for who in lanes), "stages"]
     ax.set_yticks(range(len(lanes) + 1), names, fontsize=8)
     _axis(ax, clocked)
-    made.legend(
-        *_legend(("think", "build", "run", "start")), loc="outside upper center", ncols=4, frameon=False, fontsize=8
-    )
+    made.legend(*_legend(), loc="outside upper center", ncols=5, frameon=False, fontsize=8)
     return made
 
 
@@ -178,11 +185,15 @@ def _stages(ax: Axes, clocked: Clocked, y: int) -> None:
             ax.text(at + stage["seconds"] / 2, y, stage["name"], ha="center", va="center", fontsize=7)
 
 
-def _legend(parts: Sequence[str]) -> tuple[list[Any], list[str]]:
+def _drawn(d: Did) -> str:
+    """The key of `DRAWN` that a piece of work has."""
+    return "lock" if d.what == "lock" else "start" if d.part == "wait" else d.part
+
+
+def _legend() -> tuple[list[Any], list[str]]:
     from matplotlib.patches import Patch
 
-    words = {"think": "thinking", "build": "building", "run": "timing", "start": "starting, loading and other calls"}
-    return [Patch(color=pictures.PARTS[p]) for p in parts], [words[p] for p in parts]
+    return [Patch(color=pictures.PARTS[p]) for p in DRAWN], list(DRAWN.values())
 
 
 def _lanes(clocked: Clocked) -> Figure:

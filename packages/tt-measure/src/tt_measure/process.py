@@ -81,11 +81,13 @@ class Ending:
 
 
 class Job:
-    """A request in a worker's hands; `ending` is None until it is over, `waits` are when and for how many seconds others
-    had the timing lock.
+    """A request in a worker's hands; `ending` is None until it is over.
 
     Args:
         memory_bytes: What its worker may use meanwhile.
+
+    Attributes:
+        waits: When others had the timing lock, and for how many seconds.
     """
 
     def __init__(self, number: int, kind: str, memory_bytes: float = math.inf) -> None:

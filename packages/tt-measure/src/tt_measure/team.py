@@ -45,6 +45,11 @@ class _Traced:
     job: Job
     until: float | None = None
 
+    def waits(self, now: float) -> list[tuple[float, float]]:
+        """When it waited for the lock, and for how many seconds; of a wait that lasts, to the second."""
+        lasts = self.process.waiting_s if self.process.job is self.job and self.process.waits else 0.0
+        return [*self.job.waits, (now - lasts, lasts)]
+
     def told(self, now: float) -> tuple[float, float]:
         """Begin and end of what is new; from now on it is told. A job that its worker has not begun is nothing yet."""
         if self.job.ending is None and self.process.job is not self.job:
@@ -129,10 +134,13 @@ class Team:
 
     def trace(self) -> list[Work]:
         """What the workers did since the last call; see `tt_spec.roles.Traces`."""
+        for p in self.processes:
+            while p.job is not None and not p.lost and p.conn.poll():  # said while nobody listened
+                p.receive()
         now, found = time.monotonic(), []
         for t in self._traced:
             began, ended = t.told(now)
-            for what, start, stop in _apart(t.what, began, ended, t.job.waits):
+            for what, start, stop in _apart(t.what, began, ended, t.waits(now)):
                 found.append(Work(t.process.place, what, now - start, stop - start))
         self._traced = deque((t for t in self._traced if t.job.ending is None), TRACED)
         return found
