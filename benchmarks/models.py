@@ -158,12 +158,15 @@ def latencies(name: str, path: Path, given: tuple[Any, Any], options: Any) -> di
     from tt_bench.turns import block, in_turns
     from tt_core import tune
     from tt_core.compiler.runtime import Runner
+    from tt_core.request import Asked
 
     shapes, fix = given
     stem = options.keep / re.sub(r"[^\w.-]+", "_", f"{name}-{options.precision}")
     out, history = Path(f"{stem}.so"), Path(f"{stem}.db")
-    budget = {"minutes": options.minutes or None, "trials": options.trials or None}
-    tune(str(path), shapes=shapes, fix=fix or {}, precision=options.precision, out=out, history=history, **budget)
+    minutes, trials = options.minutes or None, options.trials or None
+    asked: Asked = {"shapes": shapes, "fix": fix or {}, "precision": options.precision, "out": out, "history": history}
+    asked |= {"minutes": minutes, "trials": trials}
+    tune(str(path), **asked)
     runner = Runner(out)
     inputs, threads = runner.random_inputs(), runner.sidecar["threads"]
     arguments, call = runner._arguments(inputs), runner._vm["main"]
@@ -285,9 +288,23 @@ def _float(folder: Path, name: str) -> tuple[Path, Any]:
         return path, onnx.load(str(path))
     import torch
 
+    class Layer(torch.nn.Module):
+        """Four heads of 64; PyTorch's own layer cannot be traced."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.norm2 = torch.nn.LayerNorm(256), torch.nn.LayerNorm(256)
+            self.qkv, self.out = torch.nn.Linear(256, 768), torch.nn.Linear(256, 256)
+            self.up, self.down = torch.nn.Linear(256, 1024), torch.nn.Linear(1024, 256)
+
+        def forward(self, x: Any) -> Any:
+            q, k, v = self.qkv(self.norm(x)).reshape(1, 64, 3, 4, 64).permute(2, 0, 3, 1, 4)
+            mixed = torch.softmax(q @ k.transpose(-1, -2) / 8.0, -1) @ v
+            x = x + self.out(mixed.permute(0, 2, 1, 3).reshape(1, 64, 256))
+            return x + self.down(torch.nn.functional.gelu(self.up(self.norm2(x))))
+
     torch.manual_seed(0)
-    layer = torch.nn.TransformerEncoderLayer(256, 4, 1024, batch_first=True).eval()
-    sample = (torch.randn(1, 64, 256),)
+    layer, sample = Layer().eval(), (torch.randn(1, 64, 256),)
     torch.onnx.export(layer, sample, str(path), dynamo=False, opset_version=17, input_names=["x"])
     return path, onnx.load(str(path))
 

@@ -118,6 +118,31 @@ def test_fusion_is_left_out_for_the_operators_at_which_it_fails(monkeypatch):
     steps._left.clear()
 
 
+def test_a_stack_between_convolutions_keeps_its_layout_and_they_get_theirs(monkeypatch):
+    """TVM's conversion of layouts fails at a stack of four dimensions, whichever convolutions it is asked for."""
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((1, 4, 8, 8), "float32"))
+    rng = np.random.default_rng(0)
+    first, second = (relax.const(rng.standard_normal((4, 4, 1, 1)).astype("float32")) for _ in range(2))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            y = builder.emit(relax.op.nn.conv2d(x, first))
+            y = builder.emit(relax.op.sum(relax.op.stack([y, x], axis=0), axis=[0]))
+            out = builder.emit_output(relax.op.nn.conv2d(y, second))
+        builder.emit_func_output(out)
+    steps._left.clear()
+    found = [lower(builder.get(), target.resolve("native"), PLUGINS, "fake")]
+    assert ["kinds of operators left out for 1 of" in n for n in found[0].notes] == [True]
+    monkeypatch.setattr(relax.transform, "ConvertLayout", lambda *args: tvm.transform.module_pass(_broken, opt_level=0))
+    steps._left.clear()
+    found.append(lower(builder.get(), target.resolve("native"), PLUGINS, "fake"))
+    steps._left.clear()
+    assert found[0].mod["main"].script() != found[1].mod["main"].script()
+    a = tvm.runtime.tensor(rng.standard_normal((1, 4, 8, 8)).astype("float32"))
+    ours, plain = (relax.VirtualMachine(compile_library(f, {}, PLUGINS), tvm.cpu())["main"](a).numpy() for f in found)
+    np.testing.assert_allclose(ours, plain, rtol=1e-4, atol=1e-4)
+
+
 def normalised(norms: int) -> tvm.IRModule:
     """Convolutions of one value, each with a batch norm of variance 1 + i, summed."""
     builder = relax.BlockBuilder()

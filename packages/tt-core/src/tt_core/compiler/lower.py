@@ -167,7 +167,7 @@ def _run_passes(steps: Steps, target: Target, legalizers: Legalizers) -> None:
     if target.kind.name in ("llvm", "c"):
         weights = "OIHW" if "relax.nn.conv2d" in legalizers else "HWIO"
         wanted = {"relax.nn.conv2d": ["NHWC", weights], "relax.nn.conv2d_transpose": ["NCHW", "IOHW"]}
-        steps.may_each("the layout NHWC of convolutions", "relax.nn.conv2d", lambda left: _layout(wanted, left))
+        _lay_out(steps, wanted)
     steps.must(relax.backend.DispatchSampling(), relax.backend.DispatchSortScan())
     _legalize(steps, legalizers)
     steps.may_parts("patterns of operators", apart.functions, apart.functions_apart(t.AnnotateTIROpPattern()))
@@ -180,6 +180,22 @@ def _run_passes(steps: Steps, target: Target, legalizers: Legalizers) -> None:
 def _fold(step: tvm.transform.Pass) -> tuple[Callable[[tvm.IRModule], int], PassesFor]:
     """A pass that folds constants, in parts."""
     return apart.counted(apart.foldable), apart.calls_apart(apart.foldable, step)
+
+
+def _lay_out(steps: Steps, wanted: dict[str, list[str]]) -> None:
+    """Convolutions in their layout: all, else those where it works, else all behind operators that hinder it."""
+    what, said = "the layout NHWC of convolutions", len(steps.notes)
+    if steps.may_each(what, "relax.nn.conv2d", lambda left: _layout(wanted, left)):
+        return
+    nowhere = steps.notes[said:]
+    if nowhere and not steps.may_parts(f"{what} across kinds of operators", apart.kinds, _across(wanted)):
+        steps.notes[said:] = nowhere
+    elif nowhere:
+        steps.notes[said:] = steps.notes[said + len(nowhere) :]
+
+
+def _across(wanted: dict[str, list[str]]) -> PassesFor:
+    return lambda left: apart.kinds_apart(*_layout(wanted, frozenset()))(left)
 
 
 def _layout(wanted: dict[str, list[str]], left: frozenset[int]) -> list[tvm.transform.Pass]:

@@ -46,17 +46,20 @@ class Steps:
             return False
         return True
 
-    def may_each(self, what: str, operator: str, passes: PassesFor) -> None:
+    def may_each(self, what: str, operator: str, passes: PassesFor) -> bool:
         """Passes that treat operators one by one: with as many of them as a bisection finds to work.
 
         Args:
             operator: As Relax calls it: "relax.nn.conv2d".
             passes: By the numbers of such operators, in the module's order, that are left out.
         """
-        self.may_parts(what, lambda mod: count_calls(mod, lambda call: call.op == tvm.ir.Op.get(operator)), passes)
+        return self.may_parts(
+            what, lambda mod: count_calls(mod, lambda call: call.op == tvm.ir.Op.get(operator)), passes
+        )
 
-    def may_parts(self, what: str, count: Callable[[tvm.IRModule], int], passes: PassesFor) -> None:
-        """The same for parts that `count` counts, which is asked only if the passes fail on the whole."""
+    def may_parts(self, what: str, count: Callable[[tvm.IRModule], int], passes: PassesFor) -> bool:
+        """The same for parts that `count` counts, which is asked only if the passes fail on the whole. Whether they
+        were run at all."""
         key = None
         if all(step != what for _, step in _left):
             try:
@@ -64,16 +67,17 @@ class Steps:
             except Exception:  # TVM raises several types
                 key = (_hash(self.mod), what)
             else:
-                return
+                return True
         total = count(self.mod)
         left = self._left(key or (_hash(self.mod), what), total, passes)
         if left is None:
             if total:
                 self.notes.append(f"{what} left out: TVM cannot do it for any part of the model")
-            return
+            return False
         if left:
             self.notes.append(f"{what} left out for {len(left)} of {total}: TVM cannot do it there")
         self.mod = _run(passes(left), self.mod)
+        return True
 
     def _left(self, key: tuple[int, str], count: int, passes: PassesFor) -> frozenset[int] | None:
         """The parts that are left out, as few as a bisection finds; None if the passes fail without any part."""
