@@ -52,13 +52,13 @@ def theirs(tmp_path, monkeypatch) -> Path:
     store = SqliteStore("theirs.db")
     store.remember([TASK])
     kept = store.begin_run({"recipe": {"name": "tt"}, "seed": 0, "recording": 1})
-    store.append(
+    store.append([
         Measurement(
             "t", SPACE.key, (i % 3, i % 2), SPACE.decode((i % 3, i % 2)), (1e-3 / (i + 1),), 2, device="xeon",
             versions={"tvm": "0.27"}, at=1.7e9 + i, run_id=kept, cost={"build": 0.1 * i}
         )
         for i in range(10)
-    )  # fmt: skip
+    ])  # fmt: skip
     store.append([Measurement("t", SPACE.key, (0, 0), {}, error="build", why="a\n\N{SNOWMAN}", device="epyc")])
     store.end_run(kept, "10 trials")
     store.close()
@@ -123,7 +123,7 @@ MEASUREMENTS = st.builds(
 RUNS = st.builds(RunRecord, TEXT, TIME, st.none() | TIME, st.none() | NAME.filter(bool), st.dictionaries(NAME, VALUE))
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(rows=st.lists(MEASUREMENTS, max_size=5), runs=st.lists(RUNS, max_size=2), packed=st.booleans())
 def test_whatever_is_written_reads_back_equal(tmp_path_factory, rows, runs, packed):
     folder = tmp_path_factory.mktemp("round")

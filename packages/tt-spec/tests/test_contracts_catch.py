@@ -1013,6 +1013,17 @@ CAPABLE = {
         works(interpret=lambda self, codes: [np.zeros((2, 164)) for _ in codes]),
         "interprets_rows_as_their_programs",
     ),
+    ("space", "takes any trace"): (
+        works(trace_of=lambda self, schedule: [schedule], row_of=lambda self, trace: np.array([0, 0])),
+        "knows_the_rows_of_its_own_traces",
+    ),
+    ("space", "believes rubbish"): (
+        works(
+            trace_of=lambda self, schedule: schedule,
+            row_of=lambda self, trace: self.read(trace or (0, 0), None),
+        ),
+        "knows_the_rows_of_its_own_traces",
+    ),
     ("space", "moody"): (works(repack=lambda self, row: object()), "says_how_constants_are_repacked"),
     ("space", "not callable"): (lambda: Builder(legalizers={"relax.add": 1}), "says_how_operators_are_written"),
     ("scheduler", "foretells"): (Foretells, "foresees_what_it_then_does"),

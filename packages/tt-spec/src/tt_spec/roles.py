@@ -75,6 +75,7 @@ __all__ = [
     "Progress",
     "Races",
     "RacesModels",
+    "ReadsTraces",
     "Realised",
     "Remarks",
     "Remembers",
@@ -713,6 +714,20 @@ class Interprets(Protocol):
 
     def interpret(self, codes: np.ndarray) -> list[np.ndarray | None]:
         """Features `(statements, 164)` of each row, equal to those of its program; None where only that tells."""
+        ...
+
+
+@runtime_checkable
+class ReadsTraces(Protocol):
+    """A workload that knows the rows of another tuner's traces."""
+
+    def trace_of(self, schedule: Any) -> Any:
+        """The trace of a schedule that `apply` made, as JSON has it."""
+        ...
+
+    def row_of(self, trace: Any) -> np.ndarray:
+        """The row `(d,)` whose program has that very trace. Raises `ValueError` with the reason, in few words, where
+        there is none, and `TypeError` where it is no trace."""
         ...
 
 
