@@ -52,6 +52,19 @@ def test_rows_of_another_compiler_are_left_out_and_counted(task, other):
     assert "tvm 0.27, llvm 22" in remark and "made again" in remark
 
 
+def test_what_came_from_a_file_is_measured_first_and_not_believed(task):
+    foreign = [
+        dataclasses.replace(row(task, i, 1e-4 * (i + 1), ("here", "there")[i % 2], **NOW), origin="import x, f, d")
+        for i in range(7)
+    ]
+    wrong = dataclasses.replace(foreign[0], seconds=(), error="wrong-result")
+    known = past(*foreign, wrong, row(task, 7, 2e-3, **NOW))
+    assert [m.config[0] for m in known.known(task)] == [7] and known.best_s(task) == 2e-3
+    assert known.guides(task)[:, 0].tolist() == [1, 2, 3, 4], "the fastest four whose latest verdict is valid"
+    assert known.remarks == ["5 imported measurements of these tasks guide the search; what ships is measured here"]
+    assert past(row(task, 0, 1e-3)).guides(task).shape == (0, len(task.space.knobs))
+
+
 def test_where_all_is_of_another_compiler_nothing_is_best(task):
     assert past(row(task, 0, 1e-3, tvm="0.26")).best_s(task) == math.inf
 

@@ -179,9 +179,9 @@ def test_they_are_commands_of_tt_too():
     from tt_history import commands, hooks
 
     plugins = Plugins([("tt-history", hooks)], installed=False)
-    names = ["compact", "merge", "nearest", "prune", "stats", "tasks", "vacuum"]
+    names = ["compact", "export", "import", "merge", "nearest", "prune", "stats", "tasks", "vacuum"]
     assert plugins.names("command") == [f"history {n}" for n in names]
-    assert [plugins.build("command", f"history {n}") for n in names] == [getattr(commands, n) for n in names]
+    assert [plugins.build("command", f"history {n}") for n in names] == [commands.COMMANDS[n] for n in names]
 
 
 def test_event_logs_go_by_age_and_size(folder, capsys):

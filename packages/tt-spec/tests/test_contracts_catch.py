@@ -6,12 +6,29 @@ import json
 import math
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tt_spec import Bar, Foreign, Knob, Plugins, Prediction, Proposal, Realised, Selection, Slot, Space, Timing, draw
+from tt_spec import (
+    Bar,
+    Foreign,
+    Knob,
+    Measurement,
+    Plugins,
+    Prediction,
+    Proposal,
+    Realised,
+    Selection,
+    Slot,
+    Space,
+    Timing,
+    draw,
+    from_json,
+)
 from tt_spec.errors import UserError
+from tt_spec.pieces.jsonl_format import JsonlFormat
 from tt_spec.pieces.memory_store import MemoryStore
 from tt_spec.pieces.null_surrogate import NullSurrogate
 from tt_spec.pieces.once_evaluator import OnceEvaluator
@@ -201,6 +218,7 @@ TRIVIAL = {
     "scheduler": SequentialScheduler,
     "stopper": TrialsStopper,
     "store": MemoryStore,
+    "format": JsonlFormat,
     "space": Builder,
 }
 LIBRARY = ("model.so", {"x": np.arange(3.0)})
@@ -750,6 +768,54 @@ class OneRun(MemoryStore):
         return "run"
 
 
+class Rounding(JsonlFormat):
+    def read(self, path):
+        for where, item in super().read(path):
+            yield where, replace(item, at=round(item.at)) if isinstance(item, Measurement) else item
+
+
+class Untyped(JsonlFormat):
+    def read(self, path):
+        for where, item in super().read(path):
+            yield where, replace(item, config=list(item.config)) if isinstance(item, Measurement) else item
+
+
+class Valid(JsonlFormat):
+    def write(self, path, content):
+        return super().write(path, replace(content, records=(m for m in content.records if m.error is None)))
+
+
+class Halfway(JsonlFormat):
+    def write(self, path, content):
+        kept, path_ = super().write, path
+        with path.open("ab") as out:
+            out.write(b"begun")
+        return kept(path_, content)
+
+
+class Trusting(JsonlFormat):
+    def read(self, path):
+        for number, line in enumerate(path.read_bytes().splitlines()):
+            yield f"line {number}", from_json(line)
+
+
+class Blind(JsonlFormat):
+    def read(self, path):
+        return super().read(path) if path.is_file() else iter(())
+
+
+FORMATS = {
+    "rounds": (Rounding, "reads_what_it_wrote"),
+    "untyped": (Untyped, "reads_what_it_wrote"),
+    "leaves out silently": (Valid, "reads_what_it_wrote"),
+    "half a file": (Halfway, "writes_all_or_nothing"),
+    "an OSError": (Halfway, "an_unwritable_place_is_named_in_one_line"),
+    "a ValueError": (Trusting, "rubbish_is_refused_in_one_line"),
+    "a ValueError of a part": (Trusting, "a_cut_file_ends_in_one_line_or_in_fewer_items"),
+    "takes a folder for empty": (Blind, "what_is_no_file_is_refused_in_one_line"),
+}
+
+
 class BestOfFailures(MemoryStore):
     def best(self, task_key, device=None):
         return min(self.query(task_key, device=device), key=lambda m: m.latency_s, default=None)
@@ -968,6 +1034,17 @@ CAPABLE = {
         works(interpret=lambda self, codes: [np.zeros((2, 164)) for _ in codes]),
         "interprets_rows_as_their_programs",
     ),
+    ("space", "takes any trace"): (
+        works(trace_of=lambda self, schedule: [schedule], row_of=lambda self, trace: np.array([0, 0])),
+        "knows_the_rows_of_its_own_traces",
+    ),
+    ("space", "believes rubbish"): (
+        works(
+            trace_of=lambda self, schedule: schedule,
+            row_of=lambda self, trace: self.read(trace or (0, 0), None),
+        ),
+        "knows_the_rows_of_its_own_traces",
+    ),
     ("space", "moody"): (works(repack=lambda self, row: object()), "says_how_constants_are_repacked"),
     ("space", "starts once"): (lambda: Hasty(), "starts_early"),
     ("space", "not callable"): (lambda: Builder(legalizers={"relax.add": 1}), "says_how_operators_are_written"),
@@ -1019,6 +1096,7 @@ BROKEN = [
     ("scheduler", "never none", NeverNone),
     ("scheduler", "wasteful", Wasteful),
     *[("stopper", n, lambda s=s: s) for n, s in STOPPERS.items()],
+    *[("format", n, c) for n, (c, _) in FORMATS.items()],
     *[
         ("store", c.__name__, c)
         for c in (ValidOnly, LatestOnly, Newest, Minimum, AnyDevice, Listy, OneRun, BestOfFailures)
@@ -1123,6 +1201,7 @@ CAUGHT_BY = {
     ("stopper", "growing room"): "room_is_a_number_of_rows",
     ("stopper", "no time"): "the_time_left_runs_down",
     ("stopper", "timeless"): "the_time_left_runs_down",
+    **{("format", n): caught for n, (_, caught) in FORMATS.items()},
     ("store", "ValidOnly"): "gives_back_what_was_appended",
     ("store", "LatestOnly"): "is_append_only",
     ("store", "Newest"): "gives_back_what_was_appended",

@@ -62,6 +62,18 @@ def tt_models() -> list[Entry]:
 
 
 @hookimpl
+def tt_formats() -> list[Entry]:
+    return [
+        Entry(
+            "metaschedule",
+            "tt_core.exchange.metaschedule:MetaScheduleFormat",
+            "folders of TVM's own tuner: traces and timings of sketches",
+            "MetaSchedule 2022",
+        )
+    ]
+
+
+@hookimpl
 def tt_recipes() -> list[Entry]:
     folder = Path(__file__).parent / "recipes"
     found = []

@@ -133,6 +133,7 @@ def _open(request: Request, plugins: Plugins, stages: Stages, stack: ExitStack) 
             only_heavy=request.only_heavy,
             target=target,
             known=past.known,
+            warm=past.guides,
             lend=past.lend,
         )
         others = _restored(ready.left_out, past.known)

@@ -15,16 +15,20 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from tt_spec import StoreError, Task, logfiles
+from tt_spec import Plugins, StoreError, Task, logfiles
+from tt_spec.roles import Writes, capabilities
 
-from tt_history import maintenance
+from tt_history import exchange, maintenance
 from tt_history.errors import HistoryError
 from tt_history.sqlite import SqliteStore, whole
 
-__all__ = ["COMMANDS", "compact", "merge", "nearest", "prune", "stats", "tasks", "vacuum"]
+__all__ = ["COMMANDS", "compact", "export", "import_", "merge", "nearest", "prune", "stats", "tasks", "vacuum"]
 
 HistoryArgument = Annotated[Path, typer.Argument(help="The database")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable output")]
+FileArgument = Annotated[Path, typer.Argument(help="The file, or for some formats the folder")]
+FormatOption = Annotated[str, typer.Option("--format", help="jsonl, csv, parquet, ... (tt plugins lists all)")]
+HistoryOption = Annotated[Path, typer.Option(help="The database")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before records are removed")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would be done; change nothing")]
 
@@ -136,6 +140,9 @@ def prune(
     older_than: Annotated[str | None, typer.Option(help="Age: 90d, 12h, 2w")] = None,
     device: Annotated[str | None, typer.Option(help="Pattern of devices, as in a shell")] = None,
     task: Annotated[str | None, typer.Option(help="Name or key of a task, or a pattern of them")] = None,
+    origin: Annotated[
+        str | None, typer.Option(help="import: what came from files; search, random, ...: who proposed it")
+    ] = None,
     failed: Annotated[bool, typer.Option("--failed", help="Only failures, with their rows' earlier records")] = False,
     keep_best: Annotated[
         int | None, typer.Option(min=0, help="So many of the fastest rows of each task and device stay")
@@ -153,16 +160,16 @@ def prune(
     """Remove the records that fit all that is given. Recordings of tt record are left alone."""
     age = None if older_than is None else _seconds(older_than)
     if runs:
-        if device or task or failed or keep_best is not None:
+        if device or task or origin or failed or keep_best is not None:
             raise typer.BadParameter("--runs goes with --older-than and --keep-mb alone: logs are files, no records")
         _prune_logs(history, age, keep_mb, yes, dry_run, as_json)
         return
     if keep_mb is not None:
         raise typer.BadParameter("--keep-mb goes with --runs; records are kept by --keep-best")
     try:
-        unwanted = maintenance.Unwanted(age, device, task, failed, keep_best)
+        unwanted = maintenance.Unwanted(age, device, task, origin, failed, keep_best)
     except ValueError as e:
-        raise typer.BadParameter(f"{e} (--older-than, --device, --task, --failed, --keep-best)") from e
+        raise typer.BadParameter(f"{e} (--older-than, --device, --task, --origin, --failed, --keep-best)") from e
     with _opened(history) as store:
         _removing(lambda dry: maintenance.prune(store, unwanted, dry), history, yes, dry_run, as_json)
 
@@ -207,6 +214,80 @@ def vacuum(
     print(f"integrity: {done['integrity']}; file {_size(size['file'])}, log {_size(size['log'])}; {now}")
 
 
+def export(
+    file: FileArgument,
+    form: FormatOption,
+    history: HistoryOption = Path("tt.db"),
+    as_json: JsonOption = False,
+) -> None:
+    """Write a history's tasks, runs and records in a format that others read."""
+    piece = _format(form)
+    if Writes not in capabilities("format", piece):
+        raise HistoryError(f"format {form!r} can be read, not written")
+    with _opened(history) as store, _shown("written") as told:
+        done = exchange.export(store, piece, file, told)
+    if as_json:
+        print(json.dumps(done))
+        return
+    print(f"{file}: {done['written']:,} of {done['rows']:,} records, {done['tasks']:,} tasks, {done['runs']:,} runs")
+    _reasons(done["left_out"])
+
+
+def import_(
+    file: FileArgument,
+    form: FormatOption,
+    history: Annotated[Path, typer.Option(help="The database; made if missing")] = Path("tt.db"),
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Bring records of a file into a history, marked as imported: they guide searches, and never ship as they are."""
+    store = SqliteStore(history)
+    try:
+        with _shown("read") as told:
+            done = exchange.take(store, _format(form), file, dry_run, told=told)
+    except StoreError as e:
+        raise HistoryError(str(e)) from e
+    finally:
+        store.close()
+    if as_json:
+        print(json.dumps({**done, "dry_run": dry_run}))
+        return
+    would = "would get" if dry_run else "has"
+    print(
+        f"{history} {would} {done['added']:,} of {done['records']:,} records as import; {done['tasks']:,} tasks are new"
+    )
+    if there := done["known"]:
+        print(f"{there:,} are there already")
+    if here := done["measured_here"]:
+        print(f"{here:,} left out: of rows that this history has measured itself")
+    _reasons(done["left_out"])
+
+
+def _format(name: str) -> Any:
+    return Plugins().build("format", name)
+
+
+def _reasons(left_out: dict[str, int]) -> None:
+    for why, n in sorted(left_out.items(), key=lambda x: -x[1]):
+        print(f"{n:,} left out: {_plain(why)}")
+
+
+@contextmanager
+def _shown(verb: str) -> Iterator[Callable[[int], None]]:
+    """Progress on a terminal's stderr."""
+    shown = sys.stderr.isatty()
+
+    def told(n: int) -> None:
+        if shown:
+            print(f"\r{n:,} records {verb}", end="", file=sys.stderr, flush=True)
+
+    try:
+        yield told
+    finally:
+        if shown:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
 COMMANDS: dict[str, Callable[..., None]] = {
     "stats": stats,
     "tasks": tasks,
@@ -215,6 +296,8 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "prune": prune,
     "merge": merge,
     "vacuum": vacuum,
+    "export": export,
+    "import": import_,
 }
 """By the name that follows `tt history` or `tt-history`."""
 

@@ -7,10 +7,26 @@ from typing import Any
 
 from tt_spec.hooks import Entry, hookimpl
 
+_F = "tt_history.formats"
+
 
 @hookimpl
 def tt_stores() -> list[Entry]:
     return [Entry("sqlite", "tt_history.sqlite:SqliteStore", "one SQLite file, shared by processes", "sqlite.org/wal")]
+
+
+@hookimpl
+def tt_formats() -> list[Entry]:
+    return [
+        Entry("csv", f"{_F}.csv_format:CsvFormat", "one row per record, tasks and runs beside it", "RFC 4180"),
+        Entry(
+            "parquet",
+            f"{_F}.parquet_format:ParquetFormat",
+            "one row per record, tasks and runs beside it",
+            "parquet.apache.org",
+            requires="tt-history[parquet]",
+        ),
+    ]
 
 
 @hookimpl
@@ -34,6 +50,8 @@ def tt_commands() -> list[Entry]:
         Entry("history compact", lambda: _command("compact"), "Leave one record of each row, by date or mean"),
         Entry("history prune", lambda: _command("prune"), "Remove records by age, device, task or failure"),
         Entry("history merge", lambda: _command("merge"), "Make one history of several"),
+        Entry("history export", lambda: _command("export"), "Write a history in a format that others read"),
+        Entry("history import", lambda: _command("import_"), "Bring records of a file into a history"),
         Entry("history vacuum", lambda: _command("vacuum"), "Check the file and give free space back"),
     ]
 

@@ -21,6 +21,7 @@ from typing import Any
 from tt_spec.clock import Clock, WallClock
 from tt_spec.errors import StoreError
 from tt_spec.serial import from_json
+from tt_spec.types import IMPORT
 
 from tt_history.raw import Raw
 from tt_history.sqlite import SqliteStore
@@ -32,6 +33,9 @@ __all__ = ["Unwanted", "compact", "merge", "prune", "stats", "vacuum"]
 _PART = 2000
 """Records that are written at once."""
 
+_OF_ORIGIN = "context IN (SELECT id FROM contexts WHERE substr(origin, 1, instr(origin || ' ', ' ') - 1) = ?)"
+"""SQL: whose origin has this first word."""
+
 
 @dataclass(frozen=True)
 class Unwanted:
@@ -41,6 +45,7 @@ class Unwanted:
         older_than_s: Age in seconds that a record exceeds.
         device: As a shell pattern.
         task: Name or key of a task, as a shell pattern.
+        origin: First word of the origin, e.g. "import": who proposed a record, or that it came from a file.
         failed: Only failures, invalid rows among them. A row's earlier records go along with a later one, so that no
             refuted best comes back.
         keep_best: So many of the fastest rows of each task and device stay in any case, with all their records.
@@ -49,6 +54,7 @@ class Unwanted:
     older_than_s: float | None = None
     device: str | None = None
     task: str | None = None
+    origin: str | None = None
     failed: bool = False
     keep_best: int | None = None
 
@@ -57,8 +63,10 @@ class Unwanted:
             raise ValueError(f"an age must not be negative, got {self.older_than_s:g} s")
         if self.keep_best is not None and self.keep_best < 0:
             raise ValueError(f"the number of rows that stay must not be negative, got {self.keep_best}")
-        if not self.failed and {self.older_than_s, self.device, self.task, self.keep_best} == {None}:
-            raise ValueError("say what goes: an age, a device, a task, failures, or how many of the best stay")
+        if not self.failed and {self.older_than_s, self.device, self.task, self.origin, self.keep_best} == {None}:
+            raise ValueError(
+                "say what goes: an age, a device, a task, an origin, failures, or how many of the best stay"
+            )
 
 
 def stats(store: SqliteStore, clock: Clock | None = None) -> dict[str, Any]:
@@ -164,15 +172,22 @@ def prune(store: SqliteStore, unwanted: Unwanted, dry_run: bool = False, clock: 
                     " WHERE p.task_key GLOB ? OR t.name GLOB ?)"
                 )
                 values += [unwanted.task, unwanted.task]
+            if unwanted.origin is not None:
+                where.append(_OF_ORIGIN)
+                values.append(unwanted.origin)
             if unwanted.keep_best:
                 where.append("(place, config) NOT IN temp.best")
             db.execute(f"INSERT INTO temp.doomed SELECT id FROM records WHERE {' AND '.join(where)}", values)
+            kin = f" AND r.{_OF_ORIGIN}" if unwanted.origin is not None else ""
             db.execute(  # an earlier record of the same row would be the verdict that counts
                 "INSERT OR IGNORE INTO temp.doomed SELECT r.id FROM (SELECT place, config, max(id) AS last FROM records"
                 " WHERE id IN temp.doomed GROUP BY place, config) AS d"
-                " JOIN records AS r ON r.place = d.place AND r.config = d.config AND r.id < d.last"
+                f" JOIN records AS r ON r.place = d.place AND r.config = d.config AND r.id < d.last{kin}",
+                [unwanted.origin] if kin else [],
             )
             removed = _remove(db, layout)
+        if unwanted.origin == IMPORT:
+            _forget_runs(db)
     return {"rows": rows, "removed": removed}
 
 
@@ -261,6 +276,21 @@ def _recorded(db: sqlite3.Connection) -> str:
             i for (i,) in db.execute("SELECT id FROM places WHERE task_key = ? AND space_key = ? AND device = ?", key)
         }
     return ", ".join(map(str, sorted(found)))
+
+
+def _forget_runs(db: sqlite3.Connection) -> None:
+    """Drop imported runs that no record refers to any more."""
+    found = db.execute(
+        f"SELECT id, info FROM runs WHERE info LIKE '%\"{IMPORT}\":%' AND id NOT IN"
+        " (SELECT run_id FROM contexts WHERE id IN (SELECT context FROM records))"
+    ).fetchall()
+    for run_id, text in found:
+        try:
+            mark = from_json(text).get(IMPORT)
+        except (ValueError, AttributeError):  # no object of ours
+            continue
+        if isinstance(mark, dict) and set(mark) == {"file", "date"}:
+            db.execute("DELETE FROM runs WHERE id = ?", (run_id,))
 
 
 def _average(db: sqlite3.Connection, layout: Version2, left_alone: str) -> int:

@@ -95,6 +95,12 @@ class SqliteStore:
             ids = layout.ids(db, task_key=task_key, space_key=space_key, device=device)
         return self._stream(ids)
 
+    def counted(self) -> tuple[int, Iterator[Measurement]]:
+        """How many records there are, and `query` of all of them."""
+        with self.reading() as (db, layout):
+            ids = layout.ids(db)
+        return len(ids), self._stream(ids)
+
     def best(self, task_key: str, device: str | None = None) -> Measurement | None:
         """The valid measurement of lowest median, the earliest of equals; None if there is none. Of a row that was
         measured more than once the latest verdict counts."""
@@ -152,8 +158,9 @@ class SqliteStore:
 
     def lend(self, task: Task, device: str, rows: int) -> list[Foreign]:
         """At most so many rows that may guide the task's search, in groups of one task, space and device. Nearest
-        first: this workload's on other devices, targets and spaces, then those of other tasks of its kind. Of a large
-        group the newest rows are read, and the best and a sample of the others lent."""
+        first: this workload's on other devices, targets and spaces, then others of its kind; of the task's
+        own space on this device only what was imported. Of a large group the newest rows are read, and the best and a
+        sample of the others lent."""
         near = self.nearest(task, _NEAR)
         same = [x.key for x in near if x.workload and x.workload == task.workload]
         others = [x.key for x in near if x.key not in same]
@@ -166,9 +173,9 @@ class SqliteStore:
                 known = layout.task(db, key) or (task if key == task.key else None)
                 if known is None:  # merged from elsewhere without its task
                     continue
-                for space, at, latest in layout.latest(db, key, 4 * rows):
-                    own = key == task.key and (space.key, at) == (task.space.key, device)
-                    if own or not latest or rows < 1:
+                own = (task.space.key, device) if key == task.key else None
+                for space, _, latest in layout.latest(db, key, 4 * rows, own):
+                    if not latest or rows < 1:
                         continue
                     codes, seconds = np.array(list(latest), dtype=np.int64), np.array(list(latest.values()))
                     keep = thin(seconds, min(rows, max(64, rows // 2)))

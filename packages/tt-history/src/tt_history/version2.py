@@ -16,7 +16,7 @@ import numpy as np
 from tt_spec.errors import StoreError
 from tt_spec.serial import from_json, to_json
 from tt_spec.space import Space
-from tt_spec.types import Measurement, Task
+from tt_spec.types import IMPORT, Measurement, Task
 
 from tt_history.raw import Explain, Raw, explain, explain_json, raw_of, same, spent_and_noise
 
@@ -154,6 +154,9 @@ ORDER BY r.median_s, r.id LIMIT 1
 """
 """The fastest row whose latest verdict that is: its index is walked until one has no later record."""
 
+_IMPORTED = f"SELECT id FROM contexts WHERE origin GLOB '{IMPORT} *'"
+"""Contexts of records that came from a file."""
+
 _INSERT = (
     "INSERT INTO {} (id, place, config, context, error, median_s, runs, at, remark, seconds, cost, knobs)"
     " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -282,6 +285,22 @@ class Version2:
             for space in t.spaces:
                 self.keep_space(db, space.key, None, space)
                 db.execute("INSERT OR IGNORE INTO task_spaces (task_key, space_key) VALUES (?, ?)", (t.key, space.key))
+
+    def introduce(self, db: sqlite3.Connection, t: Task) -> int:
+        """Keep a task that is not known, with its spaces; of one that is known, a workload and a payload that were
+        missing. Returns how many were not known."""
+        fresh = db.execute("SELECT 1 FROM known_tasks WHERE key = ?", (t.key,)).fetchone() is None
+        db.execute(
+            "INSERT INTO known_tasks (key, name, op, target, shapes, flops, weight, workload, payload)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET"
+            " workload = CASE workload WHEN '' THEN excluded.workload ELSE workload END,"
+            " payload = CASE payload WHEN x'' THEN excluded.payload ELSE payload END",
+            (t.key, t.name, t.op, t.target, t.shapes, float(t.flops), float(t.weight), t.workload, t.payload),
+        )
+        for space in t.spaces:
+            self.keep_space(db, space.key, None, space)
+            db.execute("INSERT OR IGNORE INTO task_spaces (task_key, space_key) VALUES (?, ?)", (t.key, space.key))
+        return int(fresh)
 
     def keep_space(self, db: sqlite3.Connection, key: str, content: bytes | None, space: Space | None = None) -> None:
         """Keep a space's description, packed or not, unless it is kept already."""
@@ -478,18 +497,21 @@ class Version2:
         return self._space(db, key, from_json)
 
     def latest(
-        self, db: sqlite3.Connection, key: str, most: int
+        self, db: sqlite3.Connection, key: str, most: int, own: tuple[str, str] | None = None
     ) -> Iterator[tuple[Space, str, dict[tuple[int, ...], float]]]:
         """A task's rows by space and device: seconds by row as its latest verdict says, inf for failures, of the newest
-        `most` records; rows that never had a program, and those of forgotten spaces, are left out."""
+        `most` records; rows that never had a program, and those of forgotten spaces, are left out. Of the space and
+        device `own` only imported records count."""
         places = db.execute("SELECT id, space_key, device FROM places WHERE task_key = ? ORDER BY id", (key,))
         for place, space_key, device in places.fetchall():
             space = self.space(db, space_key)
             if space is None:
                 continue
             found: dict[tuple[int, ...], float] = {}
+            foreign = f" AND context IN ({_IMPORTED})" if (space_key, device) == own else ""
             for config, median_s, error in db.execute(
-                "SELECT config, median_s, error FROM records WHERE place = ? ORDER BY id DESC LIMIT ?", (place, most)
+                f"SELECT config, median_s, error FROM records WHERE place = ?{foreign} ORDER BY id DESC LIMIT ?",
+                (place, most),
             ):
                 row = tuple(json.loads(config))
                 if row not in found:

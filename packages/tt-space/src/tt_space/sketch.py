@@ -7,6 +7,7 @@ programs, NeurIPS, whose space generator is used as it is.
 from __future__ import annotations
 
 import functools
+import json
 from typing import Any
 
 import numpy as np
@@ -105,6 +106,7 @@ class SketchPrograms:
         schedule = Schedule(self.mod, seed=1, debug_mask="none", error_render_level="none")
         try:
             Trace(trace.insts, decisions).apply_to_schedule(schedule, remove_postproc=True)
+            schedule.enter_postproc()  # whoever takes the trace for a start knows where the sketch ends
             for postproc in self.context.space_generator.postprocs:
                 if not postproc.apply(schedule):
                     raise InvalidRow(f"TVM's {_name(postproc)} refuses the program")
@@ -136,8 +138,65 @@ class SketchPrograms:
                 ) from None
         return row
 
+    def trace_of(self, schedule: Schedule) -> Any:
+        """Instructions and decisions of a schedule that `apply` made, as JSON has them."""
+        return _plain(schedule.trace)
+
+    def row_of(self, trace: Any) -> np.ndarray:
+        """The row of a trace in JSON whose program has that very trace. Raises `InvalidRow`."""
+        if not isinstance(trace, list) or len(trace) != 2 or not all(isinstance(part, list) for part in trace):
+            raise TypeError("a trace is a list of instructions and one of decisions")
+        insts, decisions = trace
+        if not all(isinstance(d, list) and len(d) == 2 and isinstance(d[0], int) for d in decisions):
+            raise TypeError("a decision is an instruction's place and a value")
+        chosen = dict(decisions)
+        why = "of no sketch of this version's"
+        for sketch, (known, places) in enumerate(self._told):
+            if insts[: len(known)] != known:
+                continue
+            row = self._chosen(sketch, [chosen.get(place) for place in places])
+            schedule = self.apply(row)
+            if not np.array_equal(self.read(schedule, row), row):
+                raise InvalidRow("decisions that TVM replaces by others")
+            made = _plain(schedule.trace)
+            if _without_marks(made[0]) == _without_marks(insts):
+                return row
+            why = "of a sketch, with other post-processing"
+        raise InvalidRow(why)
+
+    @functools.cached_property
+    def _told(self) -> list[tuple[list[Any], list[int]]]:
+        """Instructions of each sketch in JSON, and which of them are sampling."""
+        found = [_plain(t)[0] for t in self.traces]
+        return [(insts, [i for i, inst in enumerate(insts) if inst[0] in _SAMPLING]) for insts in found]
+
+    def _chosen(self, sketch: int, decisions: list[Any]) -> np.ndarray:
+        row = np.zeros(len(self.space.knobs), dtype=np.int64)
+        row[0] = sketch
+        for knob, decision in zip(self._knob_of[sketch], decisions, strict=True):
+            choices = self.space.knobs[knob].choices
+            if isinstance(decision, int) and self.space.knobs[knob].kind == "choice":
+                row[knob] = decision
+                continue
+            value = tuple(decision) if isinstance(decision, list) else decision
+            if value not in choices:
+                raise InvalidRow("decisions that no sketch of this version has")
+            row[knob] = choices.index(value)
+        if not self.space.in_range(row[None])[0]:
+            raise InvalidRow("decisions that no sketch of this version has")
+        return row
+
     def repack(self, row: np.ndarray) -> None:
         """None: the programs take the workload's constants as they are."""
+
+
+def _plain(trace: Any) -> list[Any]:
+    """A trace as JSON has it: instructions and decisions."""
+    return json.loads(json.dumps(trace.as_json(), default=lambda number: number.value))
+
+
+def _without_marks(insts: list[Any]) -> list[Any]:
+    return [inst for inst in insts if inst[0] != "EnterPostproc"]
 
 
 def _samples(trace: Trace) -> list[Any]:

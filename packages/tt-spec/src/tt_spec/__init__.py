@@ -1,7 +1,8 @@
 """The vocabulary of tt: types, roles, hooks, ask/tell pipeline, loop and clock."""
 
 from tt_spec.clock import Clock, VirtualClock, WallClock
-from tt_spec.errors import PieceError, PieceFailure, PluginError, StoreError, UserError, summary
+from tt_spec.errors import FormatError, PieceError, PieceFailure, PluginError, StoreError, UserError, summary
+from tt_spec.exchange import Content, Item, LeftOut
 from tt_spec.faults import blame
 from tt_spec.guidance import Guidance
 from tt_spec.hooks import Entry, hookimpl
@@ -15,6 +16,7 @@ from tt_spec.serial import from_json, to_json
 from tt_spec.space import Knob, Limit, Space, token, tokens
 from tt_spec.types import (
     ERRORS,
+    IMPORT,
     Bar,
     Batch,
     Context,
@@ -24,6 +26,7 @@ from tt_spec.types import (
     Noise,
     Prediction,
     Proposal,
+    RunRecord,
     Selection,
     Slot,
     Statements,
@@ -38,16 +41,21 @@ from tt_spec.windows import Reference, Seen, Windows
 
 __all__ = [
     "ERRORS",
+    "IMPORT",
     "OPERATOR_FEATURES",
     "Bar",
     "Batch",
     "Clock",
+    "Content",
     "Context",
     "Entry",
     "Foreign",
+    "FormatError",
     "Group",
     "Guidance",
+    "Item",
     "Knob",
+    "LeftOut",
     "Limit",
     "Listener",
     "Loop",
@@ -64,6 +72,7 @@ __all__ = [
     "Realised",
     "Reference",
     "RunInfo",
+    "RunRecord",
     "RunState",
     "Seen",
     "Selection",

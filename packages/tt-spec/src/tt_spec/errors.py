@@ -10,6 +10,7 @@ from typing import Any
 
 __all__ = [
     "ORIGIN",
+    "FormatError",
     "PieceError",
     "PieceFailure",
     "PluginError",
@@ -64,6 +65,10 @@ class ProgramError(PieceError):
 
 class StoreError(PieceError):
     """A store cannot be read or written; the message names it."""
+
+
+class FormatError(UserError, exit_code=6):
+    """A file of exchanged histories cannot be read or written; the message names it, and its line or column."""
 
 
 class PieceFailure(PieceError):

@@ -99,6 +99,11 @@ class Specs:
         return []
 
     @hookspec
+    def tt_formats(self) -> list[Entry]:
+        """Formats in which histories are exchanged."""
+        return []
+
+    @hookspec
     def tt_spaces(self) -> list[Entry]:
         """Where candidates come from: builders of design spaces over a compiler's workload."""
         return []

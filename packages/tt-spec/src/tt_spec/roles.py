@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 import numpy as np
 
 from tt_spec.clock import Clock
+from tt_spec.exchange import Content, Item
 from tt_spec.space import Space
 from tt_spec.types import (
     Bar,
@@ -55,6 +56,7 @@ __all__ = [
     "Expects",
     "Foreknows",
     "Foresees",
+    "Format",
     "Gauges",
     "Host",
     "Interprets",
@@ -74,6 +76,7 @@ __all__ = [
     "Progress",
     "Races",
     "RacesModels",
+    "ReadsTraces",
     "Realised",
     "Remarks",
     "Remembers",
@@ -95,6 +98,7 @@ __all__ = [
     "PROTOCOLS",
     "Work",
     "Workload",
+    "Writes",
     "capabilities",
     "missing",
 ]
@@ -665,8 +669,32 @@ class Lends(Protocol):
 
     def lend(self, task: Task, device: str, rows: int) -> list[Foreign]:
         """At most so many rows, in groups of one task, space and device, nearest first: this workload's on other
-        devices, targets and spaces, then those of other tasks of its kind. Never those of the task's own space on this
-        device; of a row that was measured more than once the latest verdict counts."""
+        devices, targets and spaces, then those of other tasks of its kind. Of the task's own space on this device only
+        imported ones; of a row that was measured more than once the latest verdict counts."""
+        ...
+
+
+# -- exchange ----------------------------------------------------------------------------------------------------------
+
+
+@runtime_checkable
+class Format(Protocol):
+    """A format in which histories are exchanged."""
+
+    def read(self, path: Path) -> Iterator[tuple[str, Item]]:
+        """What a file, or folder, holds, item by item, each with its place for people: "line 7". A task comes before
+        its records; what is no record of ours is a `LeftOut`. Nothing in the file is believed: the memory that it takes
+        is bounded, and what cannot be read is a `FormatError` of one line with the place."""
+        ...
+
+
+@runtime_checkable
+class Writes(Protocol):
+    """A format that can be written."""
+
+    def write(self, path: Path, content: Content) -> dict[str, int]:
+        """Write all of it or, on an error, nothing; returns how many records were left out, by reason. What cannot be
+        written is a `FormatError`."""
         ...
 
 
@@ -701,6 +729,20 @@ class Interprets(Protocol):
 
     def interpret(self, codes: np.ndarray) -> list[np.ndarray | None]:
         """Features `(statements, 164)` of each row, equal to those of its program; None where only that tells."""
+        ...
+
+
+@runtime_checkable
+class ReadsTraces(Protocol):
+    """A workload that knows the rows of another tuner's traces."""
+
+    def trace_of(self, schedule: Any) -> Any:
+        """The trace of a schedule that `apply` made, as JSON has it."""
+        ...
+
+    def row_of(self, trace: Any) -> np.ndarray:
+        """The row `(d,)` whose program has that very trace. Raises `ValueError` with the reason, in few words, where
+        there is none, and `TypeError` where it is no trace."""
         ...
 
 
@@ -835,6 +877,7 @@ ROLES = (
     "scheduler",
     "stopper",
     "store",
+    "format",
     "space",
     "model",
     "rewrite",
@@ -853,6 +896,7 @@ PROTOCOLS: dict[str, type] = {
     "scheduler": Scheduler,
     "stopper": Stopper,
     "store": Store,
+    "format": Format,
     "space": SpaceBuilder,
 }
 """The protocol of each role."""
@@ -865,6 +909,7 @@ CAPABILITIES: dict[str, tuple[type, ...]] = {
     "stopper": (LimitsRows, LimitsTime, Bounds, Remarks),
     "store": (Remembers, ListsRuns, Summarises, Lends),
     "space": (Prestarts,),
+    "format": (Writes,),
 }
 """The capabilities that a piece of a role may have."""
 

@@ -25,6 +25,7 @@ _CLASSES: dict[str, type] = {
         space.Space,
         types.Task,
         types.Measurement,
+        types.RunRecord,
         types.Noise,
         types.Trial,
         types.Prediction,

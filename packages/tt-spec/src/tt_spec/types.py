@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ERRORS",
+    "IMPORT",
     "Bar",
     "Batch",
     "Context",
@@ -25,6 +26,7 @@ __all__ = [
     "Noise",
     "Prediction",
     "Proposal",
+    "RunRecord",
     "Selection",
     "Slot",
     "Statements",
@@ -38,6 +40,11 @@ __all__ = [
 
 ERRORS = ("invalid", "build", "build-timeout", "run", "run-timeout", "wrong-result")
 """Why a candidate has no time. `invalid` rows were never built and cost no trial."""
+
+
+IMPORT = "import"
+"""First word of the origin of records that came from a file: "import search, them.csv, 2026-11-22". They guide a search
+and never ship: what ships was timed and verified here."""
 
 
 @dataclass(frozen=True)
@@ -180,6 +187,27 @@ class Measurement:
     def latency_s(self) -> float:
         """Median of the timed runs in seconds; inf for a failed candidate."""
         return _median(self.seconds)
+
+    @property
+    def imported(self) -> bool:
+        """Whether it came from a file, and nothing here has seen it run."""
+        return self.origin.split(" ", 1)[0] == IMPORT
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A run as stores keep it.
+
+    Args:
+        started, ended: Seconds since the epoch; `ended` and `reason` are None until it ended.
+        info: What `begin_run` was told: options, seed, recipe, versions, device.
+    """
+
+    id: str
+    started: float
+    ended: float | None = None
+    reason: str | None = None
+    info: dict[str, Any] = field(default_factory=dict)
 
 
 def _check_verdict(seconds: tuple[float, ...], error: str | None) -> None:

@@ -9,12 +9,12 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import tvm
 import tvm_ffi
-from tt_spec import Plugins, Task
+from tt_spec import Plugins, Space, Task
 from tt_spec.errors import whose
 from tt_spec.roles import SpaceBuilder, Workload, missing
 from tvm import relax
@@ -28,7 +28,7 @@ from tt_core.errors import ModelError, OptionError, TargetError, summary
 if TYPE_CHECKING:
     from tvm.target import Target
 
-__all__ = ["Lowered", "lower", "payload", "unpack"]
+__all__ = ["Lowered", "lower", "payload", "task_of", "unpack"]
 
 Legalizers = Mapping[str, Callable[..., relax.Expr]]
 
@@ -134,14 +134,32 @@ class _Found:
                 refused = TargetError(f"operator {name} has no space on the target {target.kind.name}: {summary(e)}")
                 notes.append(f"{refused}; it stays untuned")
                 continue
-            kind, flops, weight = _kind(self.names[key], single), _flops(single), self.weights[key]
-            data, workload = payload(single, str(target), space), _hash(_workload(single))
-            tasks.append(
-                Task(key, name, kind, str(target), (space_of,), flops, weight, data, _shapes(single), workload)
-            )
+            made = task_of(single, target, space_of, space, self.names[key])
+            tasks.append(replace(made, name=name, weight=self.weights[key]))
         if refused is not None and not tasks:
             raise refused
         return sorted(tasks, key=lambda t: (-t.flops * t.weight, t.name))
+
+
+def task_of(mod: tvm.IRModule, target: Target, opened: Space, space: str, name: str = "") -> Task:
+    """The task of one function.
+
+    Args:
+        mod: With one PrimFunc "main".
+        opened: Its space, of the kind `space`.
+        name: Its name, else those of its blocks.
+    """
+    text = str(target)
+    name = name or "_".join(_blocks(mod))[:60] or "main"
+    about = payload(mod, text, space), _shapes(mod), _hash(_workload(mod))
+    return Task(_key(mod, text), name, _kind(name, mod), text, (opened,), _flops(mod), 1.0, *about)
+
+
+def _blocks(mod: tvm.IRModule) -> list[str]:
+    """Names of the blocks that a function consists of, in order."""
+    found: list[str] = []
+    tvm_ffi.structural_walk(mod["main"].body, (tvm.s_tir.SBlock, lambda block: found.append(str(block.name_hint))))
+    return [name for name in found if name != "root"]
 
 
 def payload(mod: tvm.IRModule, target: str, space: str) -> bytes:

@@ -52,3 +52,8 @@ def tt_stoppers() -> list[Entry]:
 @hookimpl
 def tt_stores() -> list[Entry]:
     return [Entry("memory", f"{_P}.memory_store:MemoryStore", "lives as long as its process")]
+
+
+@hookimpl
+def tt_formats() -> list[Entry]:
+    return [Entry("jsonl", f"{_P}.jsonl_format:JsonlFormat", "a line of JSON for each task, run and record")]

@@ -15,6 +15,7 @@ A plug-in author subclasses the role's contract with one fixture and lets pytest
 from tt_spec.testing.contract import CONTRACTS, cases, check, contract_for
 from tt_spec.testing.evaluator import EvaluatorContract
 from tt_spec.testing.examples import context, mixed_space, mixed_task, tiny_task, wide_task
+from tt_spec.testing.format import FormatContract
 from tt_spec.testing.host import HostContract
 from tt_spec.testing.measurer import MeasurerContract
 from tt_spec.testing.model_format import ModelFormatContract
@@ -30,6 +31,7 @@ from tt_spec.testing.transfer import TransferContract
 __all__ = [
     "CONTRACTS",
     "EvaluatorContract",
+    "FormatContract",
     "HostContract",
     "MeasurerContract",
     "ModelFormatContract",

@@ -23,6 +23,7 @@ CONTRACTS = (
     "scheduler",
     "stopper",
     "store",
+    "format",
     "space",
 )
 """Roles that have a contract."""

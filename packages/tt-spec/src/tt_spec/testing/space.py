@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tt_spec.rng import draw
-from tt_spec.roles import Interprets, Prestarts, capabilities
+from tt_spec.roles import Interprets, Prestarts, ReadsTraces, capabilities
 from tt_spec.space import Space
 
 __all__ = ["SpaceContract"]
@@ -80,6 +80,23 @@ class SpaceContract:
                 (theirs,) = work.features([work.apply(row)])
                 assert mine.shape == theirs.shape, f"features of shape {theirs.shape}, got {mine.shape}"
                 assert np.allclose(mine, theirs, rtol=1e-5, atol=1e-6), f"row {row}: not its program's features"
+
+    def test_knows_the_rows_of_its_own_traces(self, piece: Any, operator: tuple[Any, Any]) -> None:
+        work = piece.open(*operator)
+        able: Any = work
+        if not isinstance(able, ReadsTraces):
+            return
+        for row in draw(work.space, set(), 8, np.random.default_rng(4)):
+            try:
+                schedule = work.apply(row)
+            except ValueError:
+                continue
+            mine = work.read(schedule, row)
+            found = able.row_of(able.trace_of(work.apply(mine)))
+            assert np.array_equal(found, mine), f"the trace of row {mine} is of row {found}"
+        for rubbish in (None, [], [[], []], {"a": 1}):
+            with pytest.raises((ValueError, TypeError)):
+                able.row_of(rubbish)
 
     def test_says_how_constants_are_repacked(self, piece: Any, operator: tuple[Any, Any]) -> None:
         work = piece.open(*operator)

@@ -1,0 +1,207 @@
+"""The columns of a table of records, of tasks and of runs, and the cells' values.
+
+A cell is a text, a number, None, or a list of numbers; what is nested is JSON, as `tt_spec.serial` writes it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from tt_spec.serial import from_json, to_json
+from tt_spec.types import Measurement, Noise, RunRecord, Task
+
+__all__ = ["RECORDS", "RUNS", "TASKS", "Cells", "beside", "record", "run", "task", "told"]
+
+RECORDS = {
+    "task_key": "text",
+    "space_key": "text",
+    "device": "text",
+    "config": "integers",
+    "latency_s": "number?",
+    "seconds": "numbers",
+    "runs": "integer",
+    "error": "text?",
+    "why": "text",
+    "knobs": "json",
+    "cost": "json",
+    "noise": "json?",
+    "origin": "text",
+    "versions": "json",
+    "at": "number",
+    "run_id": "text",
+}
+"""Columns of the records with their kinds; a question mark says that a cell may be empty. `latency_s`, the median of
+`seconds`, is for readers: an import leaves it aside."""
+
+TASKS = {
+    "key": "text",
+    "name": "text",
+    "op": "text",
+    "target": "text",
+    "flops": "number",
+    "weight": "number",
+    "shapes": "text",
+    "workload": "text",
+    "payload": "json",
+    "spaces": "json",
+}
+
+RUNS = {"id": "text", "started": "number", "ended": "number?", "reason": "text?", "info": "json"}
+
+_KNOWN = 100_000
+"""Values whose JSON is kept at most."""
+
+
+def beside(path: Path) -> tuple[Path, Path]:
+    """The files of tasks and runs that belong to one of records: `them.csv.gz` has `them.tasks.csv.gz`."""
+    stem, dot, rest = path.name.partition(".")
+    return path.with_name(f"{stem}.tasks{dot}{rest}"), path.with_name(f"{stem}.runs{dot}{rest}")
+
+
+class Cells:
+    """The cells of records. A choice of a knob is one object in all rows of a space, so its JSON is made once."""
+
+    def __init__(self) -> None:
+        self._json: dict[int, tuple[Any, str]] = {}
+        self._names: dict[str, str] = {}
+        self._versions: dict[int, tuple[Any, str]] = {}
+
+    def of(self, m: Measurement) -> list[Any]:
+        """In the order of `RECORDS`."""
+        return [
+            m.task_key,
+            m.space_key,
+            m.device,
+            m.config,
+            m.latency_s if m.seconds else None,
+            m.seconds,
+            m.runs,
+            m.error,
+            m.why,
+            self._knobs(m.knobs),
+            _costs(m.cost),
+            None if m.noise is None else to_json(dict(vars(m.noise))),
+            m.origin,
+            _versions(tuple(m.versions.items())),
+            m.at,
+            m.run_id,
+        ]
+
+    def _knobs(self, knobs: dict[str, Any]) -> str:
+        known, names = self._json, self._names
+        parts = []
+        for name, value in knobs.items():
+            found = known.get(id(value))
+            if found is None or found[0] is not value:
+                if len(known) >= _KNOWN:
+                    known.clear()
+                found = known[id(value)] = (value, to_json(value))
+            text = names.get(name)
+            if text is None:
+                if name.startswith("$"):
+                    raise ValueError(f"a knob's name must not begin with '$', got {name!r}")
+                text = names[name] = json.dumps(name)
+            parts.append(f"{text}:{found[1]}")
+        return f"{{{','.join(parts)}}}"
+
+
+def _costs(cost: dict[str, Any]) -> str:
+    return to_json(cost) if cost else "{}"
+
+
+@lru_cache(maxsize=256)
+def _versions(items: tuple[tuple[str, str], ...]) -> str:
+    return to_json(dict(items))
+
+
+def record(cells: Sequence[Any]) -> Measurement:
+    """The measurement of a row; ValueError where a cell cannot be read."""
+    task, space, device, config, _, seconds, runs, error, why, knobs, cost, noise, origin, versions, at, run_id = cells
+    return Measurement(
+        task,
+        space,
+        tuple(config),
+        _object("knobs", knobs),
+        tuple(seconds),
+        runs,
+        error,
+        why,
+        _object("cost", cost),
+        origin,
+        device,
+        dict(_parsed(versions)),
+        at,
+        run_id,
+        None if noise is None else _noise(noise),
+    )
+
+
+def task(cells: Sequence[Any]) -> Task:
+    """The task of a row; ValueError where a cell cannot be read."""
+    key, name, op, target, flops, weight, shapes, workload, payload, spaces = cells
+    return Task(
+        key, name, op, target, _nested("spaces", spaces), flops, weight, _nested("payload", payload), shapes, workload
+    )
+
+
+def run(cells: Sequence[Any]) -> RunRecord:
+    """The run of a row; ValueError where a cell cannot be read."""
+    i, started, ended, reason, info = cells
+    return RunRecord(i, started, ended, reason, _object("info", info))
+
+
+def told(item: Task | RunRecord) -> list[Any]:
+    """The cells of a task or a run."""
+    if isinstance(item, RunRecord):
+        return [item.id, float(item.started), item.ended, item.reason, to_json(item.info)]
+    t = item
+    payload, spaces = to_json(t.payload), to_json(t.spaces)
+    return [t.key, t.name, t.op, t.target, float(t.flops), float(t.weight), t.shapes, t.workload, payload, spaces]
+
+
+@lru_cache(maxsize=256)
+def _parsed(text: str) -> dict[str, Any]:
+    return _object("versions", text)
+
+
+def _noise(text: str) -> Noise:
+    try:
+        return Noise(**_object("noise", text))
+    except TypeError as e:
+        raise ValueError(f"column noise: {e}") from e
+
+
+def _object(name: str, text: str) -> dict[str, Any]:
+    found = _nested(name, text)
+    if type(found) is not dict:
+        raise ValueError(f"column {name}: must be an object of JSON, got {text[:40]!r}")
+    return found
+
+
+def _nested(name: str, text: str) -> Any:
+    try:
+        return _light(json.loads(text)) if name in ("knobs", "cost") else from_json(text)
+    except RecursionError as e:
+        raise ValueError(f"column {name}: nested too deeply") from e
+    except (ValueError, TypeError, LookupError, ArithmeticError) as e:
+        raise ValueError(f"column {name}: no JSON of ours: {' '.join(str(e).split())[:120]}") from e
+
+
+def _light(found: Any) -> Any:
+    """What `from_json` gives, for knobs and costs, whose values are mostly numbers and tuples of numbers."""
+    if type(found) is not dict or any(k.startswith("$") for k in found):
+        return found if type(found) is not dict else from_json(json.dumps(found))
+    for name, value in found.items():
+        if type(value) is dict:
+            inner = value.get("$tuple")
+            if type(inner) is list and not any(type(v) is dict or type(v) is list for v in inner):
+                found[name] = tuple(inner)
+            else:
+                found[name] = from_json(json.dumps(value))
+        elif type(value) is list:
+            found[name] = from_json(json.dumps(value))
+    return found
