@@ -7,8 +7,8 @@ sets, shapes, targets, names and options are damaged byte by byte, value by valu
 given to the command that reads them. Most run in one process through the command's own `main`; one in `--real-share` in
 a process of its own. Each must end within 10 s of its CPU with a code of docs/exit-codes.md that is no defect (70), say
 its complaint in one line, and use no more than 1 GB beyond what an idle process needs. An input is number N of the
-seed, whatever ran before: `--first N` begins there. The folder keeps what failed (`found/N/`), the state and the sound files.
-Exit code 1 if something failed.
+seed, whatever ran before: `--first N` begins there. The folder keeps what failed (`found/N/`), the state and the
+sound files. Exit code 1 if something failed.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ LIMIT_S, LIMIT_BYTES, LINES = 10.0, 1e9, 6
 OP = "op:matmul:8,16,16"
 HOSTILE = [
     None, True, -1, 0, 2**63, 1e300, -1e300, float("nan"), float("inf"), 10**400, "", " ", "[/grid]", "[bold red",
-    "a\\", "\x1b]0;owned\x07\x1b[2J", "nul\0nul", "\ud800", "$\\frac{", "../../etc/passwd", "/dev/zero", "%s%n", "x" * 5000,
-    [], {}, [[[[]]]], {"a": {"b": None}}, "NaN", "1" * 400, "é" * 300, "\u202egnp.exe", -(2**31), 1e-320, "float33",
+    "a\\", "\x1b]0;owned\x07\x1b[2J", "nul\0nul", "\ud800", "$\\frac{", "../../etc/passwd", "/dev/zero", "%s%n",
+    "x" * 5000, [], {}, [[[[]]]], {"a": {"b": None}}, "NaN", "1" * 400, "é" * 300, "\u202egnp",
+    -(2**31), 1e-320, "float33",
 ]  # fmt: skip
 BYTES = [
     b"",
@@ -120,9 +121,10 @@ class Inputs:
     def file(self, name: str, rng: random.Random, document: bool = False) -> Path:
         """A damaged copy of a sound file."""
         data = (self.sound / name).read_bytes()
-        packed = name.endswith(".gz") and rng.random() < 0.8
+        document = document and rng.random() < 0.6
+        packed = name.endswith(".gz") and (document or rng.random() < 0.8)
         data = gzip.decompress(data) if packed else data
-        if document and rng.random() < 0.6:
+        if document:
             lines = [json.loads(line) for line in data.splitlines()] if name.endswith(".jsonl") else [json.loads(data)]
             i = rng.randrange(len(lines))
             lines[i] = changed(lines[i], rng)
@@ -438,7 +440,9 @@ def _batch(options: argparse.Namespace, done: dict[str, Any], inputs: int) -> No
                     if event["wrong"] is not None:
                         failed(event["wrong"])
         signal.alarm(0)
-    if process.returncode and tried.get("try", -1) >= done["next"]:
+    if process.returncode and "try" not in tried:
+        raise RuntimeError(f"no input {done['next']} could be made; see --serve --first {done['next']}")
+    if process.returncode and tried["try"] >= done["next"]:
         failed(f"it ended the process: {process.returncode}")
         codes["lost"] += 1
         done["next"] = tried["try"] + 1
