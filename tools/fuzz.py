@@ -333,6 +333,8 @@ def serve(options: argparse.Namespace) -> None:
         peak = 1024.0 * resource.getrusage(resource.RUSAGE_CHILDREN if real else resource.RUSAGE_SELF).ru_maxrss
         base = base or peak
         said = wrong(*result, grown=peak - max(before, base) if not real else 0.0)
+        if said is not None:  # before the next input takes its place
+            shutil.copytree(work, options.folder / "found" / str(number), dirs_exist_ok=True)
         took = time.process_time() - began
         print(json.dumps({"done": number, "code": result[0], "wrong": said, "s": round(took, 2)}), flush=True)
 
@@ -421,8 +423,8 @@ def _batch(options: argparse.Namespace, done: dict[str, Any], inputs: int) -> No
         done["found"].append({"number": tried["try"], "words": tried["words"], "why": why})
         print(f"FOUND {tried['try']} ({tried['kind']}): {' '.join(tried['words'])[:200]!r}: {why}", flush=True)
         place = options.folder / "found" / str(tried["try"])
-        shutil.rmtree(place, ignore_errors=True)
-        shutil.copytree(options.folder / "work", place)
+        if not place.exists():
+            shutil.copytree(options.folder / "work", place)
 
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
