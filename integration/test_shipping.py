@@ -14,6 +14,7 @@ from tt_core import tuning
 from tt_core.compiler.backend import HOPELESS, TvmBackend, TvmCandidate
 from tt_core.compiler.runtime import digest
 from tt_core.deploy import shipping
+from tt_core.errors import FileError
 from tt_core.prepared import prepare
 from tt_core.stages import Stages
 from tt_history.sqlite import SqliteStore
@@ -151,6 +152,20 @@ def test_a_model_that_is_faster_untuned_ships_untuned(ready, pipeline, tmp_path,
     sidecar = json.loads((tmp_path / "m.so.json").read_text())
     assert (sidecar["tasks"][0]["knobs"] is None) == untuned
     assert sidecar["latency_after_s"] == shipped.after_s and shipped.verified
+
+
+def test_a_disk_that_fills_while_the_library_is_linked_is_an_error_and_not_the_end(ready, tmp_path, monkeypatch):
+    """LLVM ends the process where it cannot write: it writes to memory, and Python to the disk."""
+
+    def full(path, data):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", full)
+        with pytest.raises(FileError, match=r"cannot write .*m\.so: OSError: .*No space left on device"):
+            shipping.write_untuned(ready, tmp_path / "m.so", Plugins())
+    assert list(tmp_path.iterdir()) == []
+    shipping.write_untuned(ready, tmp_path / "m.so", Plugins())
 
 
 @pytest.mark.parametrize(("never", "runs"), [(False, 2), (True, 4)])

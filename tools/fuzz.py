@@ -7,8 +7,8 @@ sets, shapes, targets, names and options are damaged byte by byte, value by valu
 given to the command that reads them. Most run in one process through the command's own `main`; one in `--real-share` in
 a process of its own. Each must end within 10 s of its CPU with a code of docs/exit-codes.md that is no defect (70), say
 its complaint in one line, and use no more than 1 GB beyond what an idle process needs. An input is number N of the
-seed, whatever ran before: `--first N` begins there. The folder keeps what failed (`found/N/`), the state and the sound files.
-Exit code 1 if something failed.
+seed, whatever ran before: `--first N` begins there. The folder keeps what failed (`found/N/`), the state and the
+sound files. Exit code 1 if something failed.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ LIMIT_S, LIMIT_BYTES, LINES = 10.0, 1e9, 6
 OP = "op:matmul:8,16,16"
 HOSTILE = [
     None, True, -1, 0, 2**63, 1e300, -1e300, float("nan"), float("inf"), 10**400, "", " ", "[/grid]", "[bold red",
-    "a\\", "\x1b]0;owned\x07\x1b[2J", "nul\0nul", "\ud800", "$\\frac{", "../../etc/passwd", "/dev/zero", "%s%n", "x" * 5000,
-    [], {}, [[[[]]]], {"a": {"b": None}}, "NaN", "1" * 400, "é" * 300, "\u202egnp.exe", -(2**31), 1e-320, "float33",
+    "a\\", "\x1b]0;owned\x07\x1b[2J", "nul\0nul", "\ud800", "$\\frac{", "../../etc/passwd", "/dev/zero", "%s%n",
+    "x" * 5000, [], {}, [[[[]]]], {"a": {"b": None}}, "NaN", "1" * 400, "é" * 300, "\u202egnp",
+    -(2**31), 1e-320, "float33",
 ]  # fmt: skip
 BYTES = [
     b"",
@@ -120,9 +121,10 @@ class Inputs:
     def file(self, name: str, rng: random.Random, document: bool = False) -> Path:
         """A damaged copy of a sound file."""
         data = (self.sound / name).read_bytes()
-        packed = name.endswith(".gz") and rng.random() < 0.8
+        document = document and rng.random() < 0.6
+        packed = name.endswith(".gz") and (document or rng.random() < 0.8)
         data = gzip.decompress(data) if packed else data
-        if document and rng.random() < 0.6:
+        if document:
             lines = [json.loads(line) for line in data.splitlines()] if name.endswith(".jsonl") else [json.loads(data)]
             i = rng.randrange(len(lines))
             lines[i] = changed(lines[i], rng)
@@ -331,6 +333,8 @@ def serve(options: argparse.Namespace) -> None:
         peak = 1024.0 * resource.getrusage(resource.RUSAGE_CHILDREN if real else resource.RUSAGE_SELF).ru_maxrss
         base = base or peak
         said = wrong(*result, grown=peak - max(before, base) if not real else 0.0)
+        if said is not None:  # before the next input takes its place
+            shutil.copytree(work, options.folder / "found" / str(number), dirs_exist_ok=True)
         took = time.process_time() - began
         print(json.dumps({"done": number, "code": result[0], "wrong": said, "s": round(took, 2)}), flush=True)
 
@@ -419,8 +423,8 @@ def _batch(options: argparse.Namespace, done: dict[str, Any], inputs: int) -> No
         done["found"].append({"number": tried["try"], "words": tried["words"], "why": why})
         print(f"FOUND {tried['try']} ({tried['kind']}): {' '.join(tried['words'])[:200]!r}: {why}", flush=True)
         place = options.folder / "found" / str(tried["try"])
-        shutil.rmtree(place, ignore_errors=True)
-        shutil.copytree(options.folder / "work", place)
+        if not place.exists():
+            shutil.copytree(options.folder / "work", place)
 
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
@@ -438,7 +442,9 @@ def _batch(options: argparse.Namespace, done: dict[str, Any], inputs: int) -> No
                     if event["wrong"] is not None:
                         failed(event["wrong"])
         signal.alarm(0)
-    if process.returncode and tried.get("try", -1) >= done["next"]:
+    if process.returncode and "try" not in tried:
+        raise RuntimeError(f"no input {done['next']} could be made; see --serve --first {done['next']}")
+    if process.returncode and tried["try"] >= done["next"]:
         failed(f"it ended the process: {process.returncode}")
         codes["lost"] += 1
         done["next"] = tried["try"] + 1

@@ -73,6 +73,7 @@ def test_a_sidecar_that_is_not_text_is_named(library):
         ({"inputs": [*GOOD["inputs"], {"name": "y", "shape": [-1], "dtype": "float32"}]}, "input 1"),
         ({"inputs": [{"name": "x", "shape": [1.5], "dtype": "float32"}]}, "input 0"),
         ({"inputs": [{"name": "x", "shape": [1], "dtype": "float33"}]}, "input 0"),
+        ({"inputs": [{"name": "x", "shape": [1], "dtype": None}]}, "input 0"),
         ({"inputs": [{"name": "x", "shape": [1], "dtype": "object"}]}, "input 0"),
         ({"inputs": [{"name": "x", "shape": [10**12, 10**12], "dtype": "float32"}]}, "cannot hold"),
     ],

@@ -458,7 +458,7 @@ def test_a_locked_newer_or_damaged_file_is_one_line_and_left_alone(tmp_path, mon
     monkeypatch.setattr(sys, "argv", ["", str(path)])
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        assert "another process has held its lock for more than 0.2 s" in refused()
+        assert "another process has held its lock for more than " in refused()
         other.execute("ROLLBACK")
     assert path.read_bytes() == before
     path.write_bytes(before[:-100])

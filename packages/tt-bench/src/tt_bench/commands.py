@@ -145,7 +145,11 @@ def report(
     from tt_bench import runpage
 
     out = out or Path("report.html")
-    runpage.write(runpage.listen(ctx.obj, run, history), history, out)
+    told = runpage.listen(ctx.obj, run, history)
+    try:
+        runpage.write(told, history, out)
+    except (LookupError, TypeError, ArithmeticError, AttributeError) as e:  # a log may hold anything in any place
+        raise BenchError(f"the run's event log is damaged ({type(e).__name__}: {e}); was it edited by hand?") from e
     print(f"written to {out}")
 
 

@@ -23,6 +23,7 @@ from tt_spec.space import Space
 from tt_spec.types import Foreign, Measurement, Task
 
 from tt_history.migrate import migrate
+from tt_history.mounts import network
 from tt_history.nearest import Neighbour, neighbours
 from tt_history.transfer import thin
 from tt_history.version1 import Version1
@@ -59,9 +60,12 @@ class SqliteStore:
 
     Args:
         path: A file on a local disk, or SQLite's URI, e.g. "file:tt.db?mode=ro" to read only.
-        wait_s: The longest wait for other processes' writes, seconds; maintenance of a large file takes a minute.
+        wait_s: The wait for another process's writes before a warning, seconds; maintenance of a large file takes a
+            minute. After five times as long, writing fails.
         clock: Times the runs; None is the machine's.
     """
+
+    WAITS = 5
 
     def __init__(
         self, path: str | os.PathLike[str] = "tt.db", wait_s: float = 120.0, clock: Clock | None = None
@@ -70,6 +74,7 @@ class SqliteStore:
         self.wait_s = wait_s
         self.clock = clock
         self._wall: Clock | None = None
+        self._told = False
         self._db: sqlite3.Connection | None = None
         self._layout: Version1 | Version2 | None = None
         self._pid = 0
@@ -214,10 +219,24 @@ class SqliteStore:
 
     def _stream(self, ids: array[int]) -> Iterator[Measurement]:
         # Page by page, never one open SELECT: that would pin the log, and a later write on it would fail as stale.
+        damaged = 0
         for start in range(0, len(ids), _PAGE):
+            part = ids[start : start + _PAGE]
             with self.reading() as (db, layout):
-                page = layout.read(db, ids[start : start + _PAGE])
+                try:
+                    page = layout.read(db, part)
+                except (*_UNREADABLE, StoreError):  # one damaged row costs that row, not the history
+                    page = []
+                    for i in part:
+                        try:
+                            page += layout.read(db, [i])
+                        except (*_UNREADABLE, StoreError):
+                            damaged += 1
             yield from page
+        if damaged:
+            warnings.warn(
+                f"{self.name}: {damaged} damaged rows are left out; was the file edited by hand?", stacklevel=2
+            )
 
     def _parse(self, what: str, text: str) -> Any:
         try:
@@ -258,7 +277,7 @@ class SqliteStore:
             keep: Whether what was written stays; else it is tried and taken back.
         """
         with self._connected() as db:
-            db.execute("BEGIN IMMEDIATE")
+            self._begin(db)
             try:
                 old = self._current(db)
                 layout = migrate(db, old) if isinstance(old, Version1) else old
@@ -277,6 +296,23 @@ class SqliteStore:
         if keep and isinstance(old, Version1):
             saved = "'tt history vacuum' gives back the space that this saves"
             warnings.warn(f"{self.name}: brought from schema version 1 to {layout.number}; {saved}", stacklevel=4)
+
+    def _begin(self, db: sqlite3.Connection) -> None:
+        """Begin to write. Who waits for another process's lock says so after `wait_s`, and gives up after `WAITS` of
+        them."""
+        for turn in range(self.WAITS):
+            try:
+                db.execute("BEGIN IMMEDIATE")
+                return
+            except sqlite3.OperationalError as e:
+                if "locked" not in str(e):
+                    raise
+                if turn == self.WAITS - 1:
+                    raise self._held(self.WAITS * self.wait_s) from e
+                if not turn:
+                    most = f"for at most {self.WAITS * self.wait_s:g} s"
+                    held = f"another process has held its lock for {self.wait_s:g} s"
+                    warnings.warn(f"{self.name}: {held}; waiting for it, {most}", stacklevel=5)
 
     @contextmanager
     def alone(self) -> Iterator[sqlite3.Connection]:
@@ -327,6 +363,12 @@ class SqliteStore:
                 self._create(db)
             elif log == 0 and size % db.execute("PRAGMA page_size").fetchone()[0]:  # SQLite would read zeros there
                 raise sqlite3.DatabaseError("malformed: the file ends in the middle of a page")
+            if (kind := network(name)) is not None and not self._told:
+                self._told = True
+                told = "processes of several machines must not use it at once, and a crash may damage it"
+                warnings.warn(
+                    f"{name} lies on a network file system ({kind}): {told}; prefer a local disk", stacklevel=2
+                )
             db.execute("PRAGMA synchronous=NORMAL")
             db.execute(f"PRAGMA cache_size={-_CACHE_KB}")
         except BaseException:
@@ -361,7 +403,12 @@ class SqliteStore:
         deadline = time.monotonic() + self.wait_s
         while True:  # several processes may create the file at once, and SQLite does not wait on this change of mode
             try:
-                db.execute("PRAGMA journal_mode=WAL")
+                (mode,) = db.execute("PRAGMA journal_mode=WAL").fetchone()
+                if mode == "delete":  # SQLite says no more than that it did not change it
+                    raise StoreError(
+                        f"{self.name}: its file system does not let SQLite share a write-ahead log, as many on a"
+                        " network do not; put the history on a local disk"
+                    )
                 break
             except sqlite3.OperationalError as e:
                 if "locked" not in str(e) or time.monotonic() > deadline:
@@ -381,6 +428,12 @@ class SqliteStore:
                 db.execute("ROLLBACK")
             raise
 
+    def _held(self, seconds: float) -> StoreError:
+        return StoreError(
+            f"{self.name}: another process has held its lock for more than {seconds:g} s;"
+            " end that process's transaction, or wait and try again"
+        )
+
     def explained(self, e: sqlite3.DatabaseError) -> Exception:
         """SQLite's error as one line that says what to do."""
         # By message: Python 3.10's sqlite3 has no error codes, and SQLite keeps these texts stable.
@@ -388,10 +441,7 @@ class SqliteStore:
         if isinstance(e, sqlite3.ProgrammingError):
             return e
         if "locked" in text:
-            return StoreError(
-                f"{name}: another process has held its lock for more than {self.wait_s:g} s;"
-                " end that process's transaction, or wait and try again"
-            )
+            return self._held(self.wait_s)
         if "not a database" in text:
             return StoreError(f"{name}: not a SQLite database, and left as it is; choose another path")
         if "malformed" in text:
@@ -410,13 +460,17 @@ class SqliteStore:
         return StoreError(f"{name}: SQLite says: {text}")
 
 
+_UNREADABLE = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
+"""What reading a row may raise of which somebody changed a column."""
+
+
 @contextmanager
 def whole(name: str) -> Iterator[None]:
     """Turn whatever cannot be done with what the rows of a file hold into an error about that file: SQLite keeps
     anything in any column."""
     try:
         yield
-    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as e:
+    except _UNREADABLE as e:
         text = " ".join(str(e).split())[:200]
         raise StoreError(f"{name}: a row is damaged ({type(e).__name__}: {text}); was the file edited by hand?") from e
 

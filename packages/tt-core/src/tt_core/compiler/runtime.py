@@ -187,6 +187,8 @@ def _wrong(content: Any) -> str | None:
             name, shape, dtype = given["name"], given["shape"], np.dtype(_numpy(given["dtype"]))
         except (KeyError, TypeError, IndexError):
             return f"input {i} needs 'name', 'shape' and 'dtype'"
+        if type(given["dtype"]) is not str:  # numpy takes None for float64
+            return f"input {i} needs the name of a dtype"
         if type(name) is not str or type(shape) is not list or any(type(d) is not int or d < 0 for d in shape):
             return f"input {i} needs a name and a shape of whole numbers"
         if dtype.kind not in "fiub" or math.prod(shape) * dtype.itemsize > psutil.virtual_memory().total:
