@@ -218,6 +218,14 @@ class TvmBackend:
         self._seat.run()
         return Runner(path)(inputs)
 
+    def nudge_model(
+        self, path: str, inputs: dict[str, np.ndarray], share: float, seeds: Sequence[int]
+    ) -> list[list[np.ndarray]]:
+        """Its outputs, everything that passes between its operators being nudged."""
+        self._seat.run()
+        runner = Runner(path)
+        return [runner.nudged(inputs, share, seed) for seed in seeds]
+
 
 class TvmCandidate:
     """One compiled program with its arguments."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 import re
 import zlib
 from collections import Counter
@@ -12,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import psutil
 import tvm
 import tvm_ffi
 from tt_spec import Plugins, Task
@@ -28,7 +30,7 @@ from tt_core.errors import ModelError, OptionError, TargetError, summary
 if TYPE_CHECKING:
     from tvm.target import Target
 
-__all__ = ["Lowered", "lower", "payload", "unpack"]
+__all__ = ["Lowered", "lower", "lowered", "payload", "tasks_of", "unpack"]
 
 Legalizers = Mapping[str, Callable[..., relax.Expr]]
 
@@ -71,18 +73,27 @@ def lower(mod: tvm.IRModule, target: Target, plugins: Plugins | None = None, spa
     keep their layout. A space says how its operators are to be written: its builder's
     `legalizers(target)` are functions for `relax.transform.LegalizeOps`, by operator.
     """
-    builder = (plugins or Plugins()).build("space", space)
-    if lacking := missing(builder, SpaceBuilder):
-        raise OptionError(f"{whose('space', builder)} lacks {', '.join(lacking)}: see tt_spec.roles.SpaceBuilder")
+    plugins = plugins or Plugins()
+    return tasks_of(*lowered(mod, target, plugins, space), target, plugins, space)
+
+
+def lowered(mod: tvm.IRModule, target: Target, plugins: Plugins | None, space: str) -> tuple[tvm.IRModule, list[str]]:
+    """The first half: the module as fused functions, and what was left out, a line each."""
+    builder = _builder(plugins or Plugins(), space)
     legalizers = elementary.legalizers(target) | builder.legalizers(target)
+    _check_sizes(mod)
     steps = Steps(mod)
     with target, tvm.transform.PassContext(opt_level=3):
         try:
             _run_passes(steps, target, legalizers)
         except Exception as e:  # TVM raises several types
             raise ModelError(f"TVM cannot lower the model: {summary(e)}") from e
-    mod, notes = steps.mod, steps.notes
-    text = str(target)
+    return steps.mod, steps.notes
+
+
+def tasks_of(mod: tvm.IRModule, notes: Sequence[str], target: Target, plugins: Plugins, space: str) -> Lowered:
+    """The second half: the tasks of fused functions."""
+    builder, notes, text = _builder(plugins, space), list(notes), str(target)
     calls = _calls(mod) + series.called(mod)
     functions: dict[str, list[str]] = {}
     modules: dict[str, tvm.IRModule] = {}
@@ -98,6 +109,31 @@ def lower(mod: tvm.IRModule, target: Target, plugins: Plugins | None = None, spa
     found = _Found(modules, names, {key: float(sum(calls[f] for f in functions[key])) for key in modules})
     tasks = found.tasks(builder, target, space, notes)
     return Lowered(mod, target, tasks, functions, tuple(dict.fromkeys(notes)))
+
+
+def _check_sizes(mod: tvm.IRModule) -> None:
+    """Raise `ModelError` if a value of the model has more elements than this machine has bytes of memory."""
+    most: list[int] = []
+
+    def visit(e: relax.Expr) -> None:
+        nonlocal most
+        shape = e.ty.shape if isinstance(e, relax.Call) and isinstance(e.ty, relax.TensorType) else None
+        dims = [int(d) for d in shape.values if isinstance(d, tvm.tirx.IntImm)] if shape is not None else []
+        most = max(most, dims, key=math.prod)
+
+    for func in mod.functions.values():
+        if isinstance(func, relax.Function):
+            relax.analysis.post_order_visit(func, visit)
+    if math.prod(most) > psutil.virtual_memory().total:
+        text = "x".join(map(str, most))
+        raise ModelError(f"the model computes a value of {text} elements, more than this machine has memory for")
+
+
+def _builder(plugins: Plugins, space: str) -> SpaceBuilder:
+    builder = plugins.build("space", space)
+    if lacking := missing(builder, SpaceBuilder):
+        raise OptionError(f"{whose('space', builder)} lacks {', '.join(lacking)}: see tt_spec.roles.SpaceBuilder")
+    return builder
 
 
 @dataclass
