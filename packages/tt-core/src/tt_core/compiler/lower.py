@@ -23,7 +23,7 @@ from tvm import relax
 
 from tt_core.compiler import apart, elementary, series
 from tt_core.compiler.fold import fold_constants
-from tt_core.compiler.primfunc import as_module, outputs
+from tt_core.compiler.primfunc import as_module, outputs, same
 from tt_core.compiler.steps import PassesFor, Steps
 from tt_core.errors import ModelError, OptionError, TargetError, summary
 
@@ -102,7 +102,7 @@ def tasks_of(mod: tvm.IRModule, notes: Sequence[str], target: Target, plugins: P
         if not isinstance(func, tvm.tirx.PrimFunc) or not calls[var.name_hint] or not outputs(func):
             continue
         single = as_module(func)
-        key = _key(single, text)
+        key = _unmistakable(_key(single, text), single, modules)
         functions.setdefault(key, []).append(var.name_hint)
         modules.setdefault(key, single)
         names.setdefault(key, _task_name(var.name_hint))
@@ -281,6 +281,13 @@ def _calls(mod: tvm.IRModule) -> Counter[str]:
 
 def _key(mod: tvm.IRModule, target: str) -> str:
     return _hash(f"{_workload(mod)}/{target}")
+
+
+def _unmistakable(key: str, mod: tvm.IRModule, known: Mapping[str, tvm.IRModule]) -> str:
+    """The key, or another where a different function has it: TVM's hash has 64 bits and is not made against that."""
+    while key in known and not same(known[key], mod):
+        key = _hash(f"{key}/another")
+    return key
 
 
 def _workload(mod: tvm.IRModule) -> str:
