@@ -148,11 +148,10 @@ def tune(
     asked: Asked = {"target": target, "recipe": recipe, "minutes": minutes, "trials": trials, "history": history}
     asked |= {"tasks": tasks or Request.tasks, "skip": skip or Request.skip, "only_heavy": only_heavy}
     asked |= {"shapes": _shapes(shape or []), "fix": _fixed(fix or []), "out": out, "seed": seed}
-    asked |= {"precision": precision, "denormals": denormals, "untrusted": untrusted}
-    asked |= {"set": [*([f"space={space}"] if space else []), *(sets or [])]}
+    sets = [*([f"space={space}"] if space else []), *(sets or [])]
+    asked |= {"precision": precision, "denormals": denormals, "untrusted": untrusted, "set": sets}
     if dry_run:
-        _show_plan(model, asked, as_json)
-        return
+        return _show_plan(model, asked, as_json)
     request = Request.of(model, asked)
     shown = Reader(progress.listener(as_json, request.limit_minutes, trials))
     result = _tuned(model, asked, log, shown)
