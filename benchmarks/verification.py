@@ -22,14 +22,14 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 def used(one, candidate) -> float:
     """The largest error of a program over what is allowed there."""
-    from tt_core.compiler.reference import _apart
+    from tt_core.compiler.reference import apart
 
     worst, work = 0.0, one.work
     for draw in work.reference().draws():
         got = work.outputs(candidate._call, draw, candidate._repacked)
         for a, b, allowed in zip(got, draw.want, draw.allowed, strict=True):
             with np.errstate(all="ignore"):
-                worst = max(worst, float(np.nanmax(_apart(a, b) / allowed, initial=0.0)))
+                worst = max(worst, float(np.nanmax(apart(a, b) / allowed, initial=0.0)))
     return worst
 
 

@@ -77,8 +77,10 @@ def test_a_recorded_tasks_measurer_forwards_what_its_pool_can():
     live.doubts(task, row)
     live.race_models(["a.so"], {})
     live.run_model("a.so", {})
+    live.nudge_model("a.so", {}, 1e-6, (1,))
     live.close()
-    called = ["prestart", "expect", "trace", "retime", "race", "check", "doubts", "race_models", "run_model", "close"]
+    called = ["prestart", "expect", "trace", "retime", "race", "check", "doubts", "race_models", "run_model"]
+    called += ["nudge_model", "close"]
     assert inner.called == called
     assert {c.__name__ for c in capabilities("measurer", live)} == {c.__name__ for c in CAPABILITIES["measurer"]}
 

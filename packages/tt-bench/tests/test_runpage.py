@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -149,6 +151,22 @@ def test_the_best_configuration_is_the_history_s(text, history):
         assert best is not None
         assert ", ".join(f"{k} {v}" for k, v in best.knobs.items()) in text
     store.close()
+
+
+def test_the_best_of_another_device_is_not_the_run_s(history, host, tmp_path):
+    mixed = tmp_path / "tt.db"
+    for file in (history, *history.parent.glob("tt.db-*")):
+        shutil.copy(file, tmp_path / file.name)
+    shutil.copytree(history.parent / "tt.runs", tmp_path / "tt.runs")
+    store = SqliteStore(mixed)
+    task = synthetic_task("first", 8)
+    best = store.best(task.key, "toy/1 cores")
+    assert best is not None
+    other = {name: f"elsewhere{i}" for i, name in enumerate(best.knobs)}
+    store.append([dataclasses.replace(best, knobs=other, seconds=(1e-9,), device="fast/64 cores")])
+    store.close()
+    runpage.write(runpage.listen(host, "", mixed), mixed, tmp_path / "page.html")
+    assert "elsewhere" not in (tmp_path / "page.html").read_text()
 
 
 def test_curves_are_drawn_by_a_browser(text, browser, tmp_path):

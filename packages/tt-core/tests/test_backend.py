@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import zlib
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import tvm
@@ -76,6 +80,24 @@ def backend(task, monkeypatch):
     backend = TvmBackend()
     backend.open(task)
     return backend
+
+
+def test_another_workload_under_an_open_key_is_refused(backend, task):
+    """Keys are made of a hash of 64 bits; a worker knows a task by nothing else."""
+    on = target.resolve({"kind": "llvm", "num-cores": 1})
+    (other,) = lower.lower(models.load(f"op:matmul:{M},{N},{N}").mod, on, PLUGINS, "fake").tasks
+    with pytest.raises(ValueError, match="another workload is open here under its key"):
+        backend.open(replace(other, key=task.key))
+    backend.open(replace(task, payload=renamed(task.payload)))
+
+
+def renamed(payload: bytes) -> bytes:
+    """The same workload, its variables called otherwise."""
+    content = json.loads(zlib.decompress(payload))
+    graph = json.loads(content["mod"])
+    for name in {n["data"]["name"] for n in graph["nodes"] if n["type"] == "ir.Var"}:
+        graph["nodes"][name]["data"] += "_again"
+    return zlib.compress(json.dumps({**content, "mod": json.dumps(graph)}).encode())
 
 
 def test_a_right_program_runs_and_passes(backend, task):

@@ -252,3 +252,15 @@ def test_names_are_of_operators():
     names = [t.name for t in lowered(_relax(lambda x: relax.op.exp(relax.op.permute_dims(x)), (4, 8))).tasks]
     assert all("tir" not in n for n in names), names
     assert [t.op for t in lowered(_relax(relax.op.exp, (4, 8))).tasks] == ["exp"]
+
+
+def test_functions_whose_hashes_collide_are_two_tasks(monkeypatch):
+    g = zoo.Graph(np.random.default_rng(0))
+    x = g.conv(g.input("input", (1, 4, 14, 14)), 8, 1)
+    g.output("out", g.conv(x, 8, 1), (1, 8, 14, 14))
+    model = g.model("two")
+    usual = [t.name for t in lowered(model).tasks]
+    monkeypatch.setattr("tt_core.compiler.lower._workload", lambda mod: "all the same")
+    found = lowered(model)
+    assert [t.name for t in found.tasks] == usual and len({t.key for t in found.tasks}) == len(usual) > 1
+    assert all(len(functions) == 1 for functions in found.functions.values())

@@ -120,6 +120,9 @@ class Able(SyntheticMeasurer):
     def run_model(self, path, inputs):
         return list(inputs.values())
 
+    def nudge_model(self, path, inputs, share, seeds):
+        return [[(a * (1 + share / (1 + seed))).astype(a.dtype) for a in inputs.values()] for seed in seeds]
+
 
 class Keeps(MemoryStore):
     """Does everything that a store may."""
@@ -919,6 +922,14 @@ CAPABLE = {
     ("measurer", "runs at random"): (
         able(run_model=lambda self, path, inputs: [np.random.default_rng().random(3)]),
         "runs_a_library",
+    ),
+    ("measurer", "nudges nothing"): (
+        able(nudge_model=lambda self, path, inputs, share, seeds: [list(inputs.values()) for _ in seeds]),
+        "nudges_a_library",
+    ),
+    ("measurer", "nudges one"): (
+        able(nudge_model=lambda self, path, inputs, share, seeds: [list(inputs.values())]),
+        "nudges_a_library",
     ),
     ("measurer", "yields what it expects"): (Hoards, "what_is_expected_is_measured_once"),
     ("measurer", "answers"): (able(expect=lambda self, task, codes: 1), "what_is_expected_is_measured_once"),

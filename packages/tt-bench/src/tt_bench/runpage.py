@@ -208,7 +208,7 @@ def _section_errors(told: Told) -> str:
 
 
 def _section_best(told: Told, states: Sequence[TaskState], history: Path) -> str:
-    known = _known(states, history)
+    known = _known(told, states, history)
     rows, matter = [], []
     for s in states:
         valid = [m for m in known.get(s.task.key, []) if m.seconds]
@@ -238,14 +238,15 @@ def _importance(name: str, alike: Sequence[Measurement]) -> list[tuple[str, str,
     return [(name, str(len(alike)), text or "none stands out")]
 
 
-def _known(states: Sequence[TaskState], history: Path) -> dict[str, list[Measurement]]:
-    """The measurements of a history by task, the latest of each row."""
+def _known(told: Told, states: Sequence[TaskState], history: Path) -> dict[str, list[Measurement]]:
+    """The measurements of a history on the run's device by task, the latest of each row."""
     if not history.is_file():
         return {}
     store = Plugins().build("store", "sqlite", path=str(history))
+    device = told.run.options.get("device") if told.run else None
     try:
         return {
-            s.task.key: list({(m.space_key, m.config, m.device): m for m in store.query(task_key=s.task.key)}.values())
+            s.task.key: list({(m.space_key, m.config): m for m in store.query(s.task.key, None, device)}.values())
             for s in states
         }
     except StoreError as e:

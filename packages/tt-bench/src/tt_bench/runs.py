@@ -256,5 +256,10 @@ class Live:
     def run_model(self, path: str, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
         return self.pool.run_model(path, inputs)
 
+    def nudge_model(
+        self, path: str, inputs: dict[str, np.ndarray], share: float, seeds: Sequence[int]
+    ) -> list[list[np.ndarray]]:
+        return self.pool.nudge_model(path, inputs, share, seeds)
+
     def close(self) -> None:
         self.pool.close()

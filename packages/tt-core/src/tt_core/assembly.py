@@ -217,6 +217,7 @@ def prepared(request: Request, recipe: Recipe, target: Target, best: Callable[[T
         best=best,
         space=recipe.space,
         plugins=recipe.plugins,
+        untrusted=request.untrusted,
     )
 
 

@@ -42,6 +42,7 @@ class Asked(TypedDict, total=False):
     history: str | Path | None
     out: str | Path | None
     seed: int
+    untrusted: bool
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ class Request:
         history: File that every measurement goes to and that a repeated run continues from; None: in memory.
         out: File for the tuned library; its sidecar is `out` + ".json".
         seed: Root of all randomness.
+        untrusted: Nobody vouches for the model's file: it is read in a process of its own that may do little.
     """
 
     model: object
@@ -84,6 +86,7 @@ class Request:
     history: str | Path | None = "tt.db"
     out: str | Path | None = None
     seed: int = 0
+    untrusted: bool = False
 
     @classmethod
     def of(cls, model: object, asked: Asked) -> Request:
@@ -132,6 +135,7 @@ class Request:
             "only_heavy": self.only_heavy,
             "precision": self.precision,
             "denormals": self.denormals or denormals(),
+            "untrusted": self.untrusted,
             "history": str(self.history),
             "out": self.out and str(self.out),
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +57,13 @@ class PythonBackend:
     def run_model(self, path: str, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
         """The inputs, by name."""
         return [inputs[name] for name in sorted(inputs)]
+
+    def nudge_model(
+        self, path: str, inputs: dict[str, np.ndarray], share: float, seeds: Sequence[int]
+    ) -> list[list[np.ndarray]]:
+        """The inputs, changed."""
+        names, runs = sorted(inputs), [np.random.default_rng(seed) for seed in seeds]
+        return [[inputs[n] * (1 + share * rng.choice((-1, 1), inputs[n].shape)) for n in names] for rng in runs]
 
     def build(self, task: Task, row: np.ndarray) -> _Pause:
         return _Pause(float(SyntheticMeasurer().seconds(task, row[None])[0]))

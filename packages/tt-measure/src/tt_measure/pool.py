@@ -199,6 +199,12 @@ class WorkerPool:
         """The backend's `run_model`, alone: see `tt_spec.roles.RunsModels`."""
         return self.call("run_model", None, path, inputs, exclusive=True)
 
+    def nudge_model(
+        self, path: str, inputs: dict[str, np.ndarray], share: float, seeds: Sequence[int]
+    ) -> list[list[np.ndarray]]:
+        """The backend's `nudge_model`, alone: see `tt_spec.roles.NudgesModels`."""
+        return self.call("nudge_model", None, path, inputs, share, tuple(seeds), exclusive=True)
+
     def call(
         self, method: str, task: Task | None, *args: Any, exclusive: bool = False, timeout_s: float = CALL_S
     ) -> Any:

@@ -67,6 +67,7 @@ __all__ = [
     "Listener",
     "ListsRuns",
     "Measurer",
+    "NudgesModels",
     "MeasurerOptions",
     "ModelFormat",
     "Overlaps",
@@ -139,7 +140,7 @@ class Backend(Protocol):
     """The compiler's side. Lives in a worker process; `open` is called before a task's first use.
 
     A backend behind a measurer that races, checks or runs models has these methods too (`Races`, `Checks`,
-    `Doubts`, `RacesModels`, `RunsModels`); one that `Gauges` is timed in windows (`tt_spec.windows`).
+    `Doubts`, `RacesModels`, `RunsModels`, `NudgesModels`); one that `Gauges` is timed in windows (`tt_spec.windows`).
     """
 
     def open(self, task: Task) -> None: ...
@@ -335,6 +336,19 @@ class RunsModels(Protocol):
 
     def run_model(self, path: str, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
         """Its outputs, in order. Raises `tt_spec.errors.ProgramError` if it crashes or hangs."""
+        ...
+
+
+@runtime_checkable
+class NudgesModels(Protocol):
+    """A measurer that tells what rounding may do to a deployed library's outputs."""
+
+    def nudge_model(
+        self, path: str, inputs: dict[str, np.ndarray], share: float, seeds: Sequence[int]
+    ) -> list[list[np.ndarray]]:
+        """Its outputs for each seed, where every float that passes between its operators, inputs included, is changed
+        by a half to the whole of `share` of itself, up or down. Raises `tt_spec.errors.ProgramError` if it crashes or
+        hangs."""
         ...
 
 
@@ -902,7 +916,7 @@ PROTOCOLS: dict[str, type] = {
 """The protocol of each role."""
 
 CAPABILITIES: dict[str, tuple[type, ...]] = {
-    "measurer": (Prestarts, Expects, Traces, Retimes, Races, Checks, Doubts, RacesModels, RunsModels),
+    "measurer": (Prestarts, Expects, Traces, Retimes, Races, Checks, Doubts, RacesModels, RunsModels, NudgesModels),
     "surrogate": (Prestarts, Pretrains, Saves, Foreknows),
     "searcher": (Learns,),
     "scheduler": (Budgeted, Foresees, Overlaps, Peaked),

@@ -16,8 +16,9 @@ from typing import Annotated, Any, TypeGuard
 
 import psutil
 import typer
-from tt_spec import PluginError, Plugins
+from tt_spec import PluginError, Plugins, Task
 from tt_spec.hooks import EVENTS
+from tt_spec.serial import JsonObject
 
 from tt_core.cli import history as history_commands
 from tt_core.cli import progress, tables
@@ -82,6 +83,10 @@ SkipOption = Annotated[list[str] | None, typer.Option(help="Not these tasks (rep
 SpaceOption = Annotated[
     str | None, typer.Option(help="Where candidates come from: template, sketch, both (default), or a plug-in's")
 ]
+UntrustedOption = Annotated[
+    bool,
+    typer.Option("--untrusted", help="Read the ONNX file in a process without network, other files and much memory"),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable output")]
 
 
@@ -136,17 +141,17 @@ def tune(
         typer.Option("--set", help="Override the recipe: searcher.population=256, scheduler=round-robin"),
     ] = None,
     log: Annotated[bool, typer.Option(help="Keep the run's events beside the history, for tt history retell")] = True,
+    untrusted: UntrustedOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Search faster programs for a model's operators, measure them here, and write the faster model."""
     asked: Asked = {"target": target, "recipe": recipe, "minutes": minutes, "trials": trials, "history": history}
     asked |= {"tasks": tasks or Request.tasks, "skip": skip or Request.skip, "only_heavy": only_heavy}
     asked |= {"shapes": _shapes(shape or []), "fix": _fixed(fix or []), "out": out, "seed": seed}
-    asked |= {"precision": precision, "denormals": denormals}
-    asked |= {"set": [*([f"space={space}"] if space else []), *(sets or [])]}
+    sets = [*([f"space={space}"] if space else []), *(sets or [])]
+    asked |= {"precision": precision, "denormals": denormals, "untrusted": untrusted, "set": sets}
     if dry_run:
-        _show_plan(model, asked, as_json)
-        return
+        return _show_plan(model, asked, as_json)
     request = Request.of(model, asked)
     shown = Reader(progress.listener(as_json, request.limit_minutes, trials))
     result = _tuned(model, asked, log, shown)
@@ -203,6 +208,7 @@ def list_tasks(
     tasks: TasksOption = None,
     skip: SkipOption = None,
     space: SpaceOption = None,
+    untrusted: UntrustedOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """List a model's tunable operators: shapes, work, weight and the size of their spaces."""
@@ -218,31 +224,33 @@ def list_tasks(
         tasks=tasks or Request.tasks,
         skip=skip or Request.skip,
         space=space or "both",
+        untrusted=untrusted,
     )
     for note in ready.model.notes:
         print(note, file=sys.stderr)
-    found = ready.tasks
-    whole = {t.key: float(s) for t, s in zip(ready.lowered.tasks, share_of(ready.lowered.tasks), strict=True)}
+    found, every = ready.tasks, ready.lowered.tasks
+    whole = {t.key: float(s) for t, s in zip(every, share_of(every), strict=True)}
     if as_json:
-        rows = [
-            {
-                "name": t.name,
-                "key": t.key,
-                "op": t.op,
-                "shapes": t.shapes,
-                "flops": t.flops,
-                "weight": t.weight,
-                "share": whole[t.key],
-                "space": t.space.name,
-                "knobs": len(t.space.knobs),
-                "size": t.space.size,
-                "target": t.target,
-            }
-            for t in found
-        ]
-        print(json.dumps(rows))
-        return
-    tables.show_tasks(found, [whole[t.key] for t in found])
+        print(json.dumps([_listed(t, whole[t.key]) for t in found]))
+    else:
+        tables.show_tasks(found, [whole[t.key] for t in found])
+
+
+def _listed(t: Task, share: float) -> JsonObject:
+    """A task as `tt tasks --json` prints it."""
+    return {
+        "name": t.name,
+        "key": t.key,
+        "op": t.op,
+        "shapes": t.shapes,
+        "flops": t.flops,
+        "weight": t.weight,
+        "share": share,
+        "space": t.space.name,
+        "knobs": len(t.space.knobs),
+        "size": t.space.size,
+        "target": t.target,
+    }
 
 
 @app.command("split")
@@ -252,20 +260,27 @@ def split_model(
     *,
     shape: ShapeOption = None,
     fix: FixOption = None,
+    untrusted: UntrustedOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Cut a model of which some operators cannot be imported into parts that can, and say what stays outside."""
-    from tt_core.models.split import split
+    from tt_core.models.split import PLAN, split
+    from tt_core.untrusted import Suspect
 
     if model.suffix.lower() != ".onnx" or not model.is_file():
         raise ModelError(f"tt split takes an ONNX file, {model} is none")
-    found = split(model, out, _shapes(shape or []), _fixed(fix or []))
+    shapes, fixed = _shapes(shape or []), _fixed(fix or [])
+    if untrusted:
+        order, path = Suspect(model, shapes, fixed).split(out), out / PLAN
+    else:
+        found = split(model, out, shapes, fixed)
+        order, path = (None, out) if found is None else (found.order, found.path)
     if as_json:
-        print(json.dumps({"order": found.order if found else []}))
-    elif found is None:
+        print(json.dumps({"order": order or []}))
+    elif order is None:
         print(f"{model} can be imported whole: tt tune {model}")
     else:
-        tables.show_split(found.order, found.path)
+        tables.show_split(order, path)
 
 
 @app.command("run")

@@ -6,7 +6,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["INTEGERS_BELOW", "TOLERANCES", "compare", "difference", "mean_difference", "random_array"]
+__all__ = [
+    "INTEGERS_BELOW",
+    "TOLERANCES",
+    "compare",
+    "difference",
+    "is_float",
+    "mean_difference",
+    "nudged",
+    "random_array",
+]
 
 INTEGERS_BELOW = 2
 """Integers that index nothing are 0 or 1: valid as a mask, a flag, a segment."""
@@ -87,3 +96,20 @@ def _finite(got: np.ndarray, want: np.ndarray) -> tuple[np.ndarray, np.ndarray, 
     finite = np.isfinite(b)
     largest = float(np.abs(b[finite]).max(initial=0.0))
     return a[finite], b[finite], max(largest, least) if largest else 1.0
+
+
+def is_float(a: np.ndarray) -> bool:
+    """Whether an array holds floats, bfloat16 included."""
+    return a.dtype.kind in "fV"
+
+
+def nudged(a: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:
+    """Each float changed by a half to the whole of that share of itself, up or down."""
+    if not is_float(a) or not a.size:
+        return a
+    n = min(a.size, 65537)  # a prime: what repeats does not fall into step with rows
+    by = 1 + share * rng.uniform(0.5, 1.0, n) * rng.choice((-1.0, 1.0), n)
+    by = by.astype(np.float32 if a.dtype.itemsize <= 4 else np.float64)
+    flat, whole = a.ravel(), a.size - a.size % n
+    made = [(flat[:whole].reshape(-1, n) * by).ravel(), flat[whole:] * by[: a.size - whole]]
+    return np.concatenate(made).astype(a.dtype, copy=False).reshape(a.shape)

@@ -21,6 +21,7 @@ from tt_spec.windows import Windows, state
 from tt_core.compiler.denormals import flushed, wanted
 from tt_core.compiler.lower import unpack
 from tt_core.compiler.peak import probe
+from tt_core.compiler.primfunc import same
 from tt_core.compiler.quick import quick
 from tt_core.compiler.reference import Draw, Reference, drawn
 from tt_core.compiler.runtime import Runner
@@ -81,9 +82,14 @@ class TvmBackend:
                 space.prestart()
 
     def open(self, task: Task) -> None:
-        if task.key in self._open:
+        known = self._open.get(task.key)
+        if known is not None and known.payload == task.payload:
             return
         mod, target, space = unpack(task.payload)
+        if known is not None:
+            if not same(known.mod, mod):
+                raise ValueError(f"task {task.name}: another workload is open here under its key, {task.key}")
+            return
         self._plugins = self._plugins or Plugins()
         programs = self._plugins.build("space", space).open(mod, target)
         if programs.space.key != task.space.key:
@@ -92,6 +98,7 @@ class TvmBackend:
                 f" {task.space.key}; both must run the same version of tt-space and TVM"
             )
         self._open[task.key] = _Workload(mod, target, programs, self._seat)
+        self._open[task.key].payload = task.payload
 
     def realise(self, task: Task, codes: np.ndarray) -> Realised:
         self._seat.build()
@@ -237,6 +244,14 @@ class TvmBackend:
         self._seat.run()
         return Runner(path)(inputs)
 
+    def nudge_model(
+        self, path: str, inputs: dict[str, np.ndarray], share: float, seeds: Sequence[int]
+    ) -> list[list[np.ndarray]]:
+        """Its outputs, everything that passes between its operators being nudged."""
+        self._seat.run()
+        runner = Runner(path)
+        return [runner.nudged(inputs, share, seed) for seed in seeds]
+
 
 class TvmCandidate:
     """One compiled program with its arguments."""
@@ -270,7 +285,7 @@ class _Workload:
 
     def __init__(self, mod: tvm.IRModule, target: Target, programs: Workload, seat: Seat) -> None:
         self.mod, self.target, self.programs, self.seat = mod, target, programs, seat
-        self.about, self._zeros = str(target), wanted(target)
+        self.about, self._zeros, self.payload = str(target), wanted(target), b""
         self.candidates: WeakValueDictionary[bytes, TvmCandidate] = WeakValueDictionary()
         self._schedules: OrderedDict[bytes, tvm.s_tir.Schedule] = OrderedDict()
         self._arguments: list[tvm.runtime.Tensor] | None = None

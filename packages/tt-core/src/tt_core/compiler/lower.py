@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+import psutil
 import tvm
 import tvm_ffi
 from tt_spec import Plugins, Space, Task
@@ -21,14 +23,14 @@ from tvm import relax
 
 from tt_core.compiler import apart, elementary, series
 from tt_core.compiler.fold import fold_constants
-from tt_core.compiler.primfunc import as_module, outputs
+from tt_core.compiler.primfunc import as_module, outputs, same
 from tt_core.compiler.steps import PassesFor, Steps
 from tt_core.errors import ModelError, OptionError, TargetError, summary
 
 if TYPE_CHECKING:
     from tvm.target import Target
 
-__all__ = ["Lowered", "lower", "payload", "task_of", "unpack"]
+__all__ = ["Lowered", "lower", "lowered", "payload", "task_of", "tasks_of", "unpack"]
 
 Legalizers = Mapping[str, Callable[..., relax.Expr]]
 
@@ -73,18 +75,27 @@ def lower(mod: tvm.IRModule, target: Target, plugins: Plugins | None = None, spa
     keep their layout. A space says how its operators are to be written: its builder's
     `legalizers(target)` are functions for `relax.transform.LegalizeOps`, by operator.
     """
-    builder = (plugins or Plugins()).build("space", space)
-    if lacking := missing(builder, SpaceBuilder):
-        raise OptionError(f"{whose('space', builder)} lacks {', '.join(lacking)}: see tt_spec.roles.SpaceBuilder")
+    plugins = plugins or Plugins()
+    return tasks_of(*lowered(mod, target, plugins, space), target, plugins, space)
+
+
+def lowered(mod: tvm.IRModule, target: Target, plugins: Plugins | None, space: str) -> tuple[tvm.IRModule, list[str]]:
+    """The first half: the module as fused functions, and what was left out, a line each."""
+    builder = _builder(plugins or Plugins(), space)
     legalizers = elementary.legalizers(target) | builder.legalizers(target)
+    _check_sizes(mod)
     steps = Steps(mod)
     with target, tvm.transform.PassContext(opt_level=3):
         try:
             _run_passes(steps, target, legalizers)
         except Exception as e:  # TVM raises several types
             raise ModelError(f"TVM cannot lower the model: {summary(e)}") from e
-    mod, notes = steps.mod, steps.notes
-    text = str(target)
+    return steps.mod, steps.notes
+
+
+def tasks_of(mod: tvm.IRModule, notes: Sequence[str], target: Target, plugins: Plugins, space: str) -> Lowered:
+    """The second half: the tasks of fused functions."""
+    builder, notes, text = _builder(plugins, space), list(notes), str(target)
     calls = _calls(mod) + series.called(mod)
     functions: dict[str, list[str]] = {}
     modules: dict[str, tvm.IRModule] = {}
@@ -93,13 +104,38 @@ def lower(mod: tvm.IRModule, target: Target, plugins: Plugins | None = None, spa
         if not isinstance(func, tvm.tirx.PrimFunc) or not calls[var.name_hint] or not outputs(func):
             continue
         single = as_module(func)
-        key = _key(single, text)
+        key = _unmistakable(_key(single, text), single, modules)
         functions.setdefault(key, []).append(var.name_hint)
         modules.setdefault(key, single)
         names.setdefault(key, _task_name(var.name_hint))
     found = _Found(modules, names, {key: float(sum(calls[f] for f in functions[key])) for key in modules})
     tasks = found.tasks(builder, target, space, notes)
     return Lowered(mod, target, tasks, functions, tuple(dict.fromkeys(notes)), found.opened)
+
+
+def _check_sizes(mod: tvm.IRModule) -> None:
+    """Raise `ModelError` if a value of the model has more elements than this machine has bytes of memory."""
+    most: list[int] = []
+
+    def visit(e: relax.Expr) -> None:
+        nonlocal most
+        shape = e.ty.shape if isinstance(e, relax.Call) and isinstance(e.ty, relax.TensorType) else None
+        dims = [int(d) for d in shape.values if isinstance(d, tvm.tirx.IntImm)] if shape is not None else []
+        most = max(most, dims, key=math.prod)
+
+    for func in mod.functions.values():
+        if isinstance(func, relax.Function):
+            relax.analysis.post_order_visit(func, visit)
+    if math.prod(most) > psutil.virtual_memory().total:
+        text = "x".join(map(str, most))
+        raise ModelError(f"the model computes a value of {text} elements, more than this machine has memory for")
+
+
+def _builder(plugins: Plugins, space: str) -> SpaceBuilder:
+    builder = plugins.build("space", space)
+    if lacking := missing(builder, SpaceBuilder):
+        raise OptionError(f"{whose('space', builder)} lacks {', '.join(lacking)}: see tt_spec.roles.SpaceBuilder")
+    return builder
 
 
 @dataclass
@@ -284,6 +320,13 @@ def _calls(mod: tvm.IRModule) -> Counter[str]:
 
 def _key(mod: tvm.IRModule, target: str) -> str:
     return _hash(f"{_workload(mod)}/{target}")
+
+
+def _unmistakable(key: str, mod: tvm.IRModule, known: Mapping[str, tvm.IRModule]) -> str:
+    """The key, or another where a different function has it: TVM's hash has 64 bits and is not made against that."""
+    while key in known and not same(known[key], mod):
+        key = _hash(f"{key}/another")
+    return key
 
 
 def _workload(mod: tvm.IRModule) -> str:

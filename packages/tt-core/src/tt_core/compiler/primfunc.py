@@ -5,13 +5,18 @@ from __future__ import annotations
 import tvm
 import tvm_ffi
 
-__all__ = ["as_module", "floats", "outputs", "parameter_bound", "rounds"]
+__all__ = ["as_module", "floats", "outputs", "parameter_bound", "rounds", "same"]
 
 
 def as_module(func: tvm.tirx.PrimFunc) -> tvm.IRModule:
     """The function alone in a module, named "main", in the form that schedules and builds expect."""
     func = func.with_attr("global_symbol", "main").with_attr("tirx.noalias", True)
     return tvm.IRModule({"main": func})
+
+
+def same(a: tvm.IRModule, b: tvm.IRModule) -> bool:
+    """Whether two modules' "main" are one workload, whatever things in them are called."""
+    return bool(tvm_ffi.structural_equal(a["main"], b["main"], map_free_vars=True))
 
 
 def outputs(func: tvm.tirx.PrimFunc) -> int:

@@ -24,11 +24,11 @@ from typing import Protocol
 import numpy as np
 import tvm
 
-from tt_core.compiler.arrays import compare, random_array
+from tt_core.compiler.arrays import compare, is_float, nudged, random_array
 from tt_core.compiler.primfunc import floats, outputs, parameter_bound, rounds
 from tt_core.compiler.quick import depths
 
-__all__ = ["Draw", "Reference", "doubt", "drawn", "fault", "variants"]
+__all__ = ["EPS", "Draw", "Reference", "apart", "doubt", "drawn", "fault", "rounding", "variants"]
 
 EPS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 """Distance from 1 to the next number."""
@@ -151,15 +151,15 @@ class Reference:
     def _nudge(self, draw: Draw, times: int) -> None:
         """Allow what nudging the inputs of a draw does to each element."""
         inputs = [a.numpy() for a in draw.inputs]
-        share, moves = self._share(), any(_is_float(a) for a in inputs)
-        apart = [np.zeros(w.shape, np.float32 if w.dtype == np.float32 else np.float64) for w in draw.want]
+        share, moves = self._share(), any(is_float(a) for a in inputs)
+        effect = [np.zeros(w.shape, np.float32 if w.dtype == np.float32 else np.float64) for w in draw.want]
         for i in range(draw.nudges, draw.nudges + times) if moves else ():
             rng = np.random.default_rng([len(draw.name), i])
-            for most, b, c in zip(apart, draw.want, self.run([_nudged(a, share, rng) for a in inputs]), strict=True):
-                np.maximum(most, _apart(c, b), out=most)
+            for most, b, c in zip(effect, draw.want, self.run([nudged(a, share, rng) for a in inputs]), strict=True):
+                np.maximum(most, apart(c, b), out=most)
         draw.nudges += times
-        for i, (want, most) in enumerate(zip(draw.want, apart, strict=True)):
-            draw.allowed[i] = np.maximum(draw.allowed[i], _rounding(want, most))
+        for i, (want, most) in enumerate(zip(draw.want, effect, strict=True)):
+            draw.allowed[i] = np.maximum(draw.allowed[i], rounding(want, most))
 
     def _share(self) -> float:
         """By which share of themselves inputs are nudged."""
@@ -183,7 +183,7 @@ def fault(got: np.ndarray, want: np.ndarray, allowed: np.ndarray, rounded: bool 
     """
     if got.shape != want.shape:
         return f"shape {got.shape} instead of {want.shape}"
-    off = _apart(got, want)
+    off = apart(got, want)
     bad = ~(off <= allowed)
     if not bad.any() or (want.dtype.kind in "biu" and compare(got, want, rounded=rounded) is None):
         return None
@@ -202,11 +202,7 @@ def fault(got: np.ndarray, want: np.ndarray, allowed: np.ndarray, rounded: bool 
     )
 
 
-def _is_float(a: np.ndarray) -> bool:
-    return a.dtype.kind in "fV"
-
-
-def _apart(got: np.ndarray, want: np.ndarray) -> np.ndarray:
+def apart(got: np.ndarray, want: np.ndarray) -> np.ndarray:
     """Absolute differences; infinite where only one is finite, or infinities or NaNs differ."""
     if got.dtype == np.float32 and want.dtype == np.float32:
         with np.errstate(invalid="ignore", over="ignore"):
@@ -220,9 +216,9 @@ def _apart(got: np.ndarray, want: np.ndarray) -> np.ndarray:
     return np.where(same, 0.0, np.where(np.isfinite(a) & np.isfinite(b), off, np.inf))
 
 
-def _rounding(want: np.ndarray, most: np.ndarray) -> np.ndarray:
+def rounding(want: np.ndarray, most: np.ndarray) -> np.ndarray:
     """What is allowed where nudging does so much."""
-    if not _is_float(want):
+    if not is_float(want):
         return most
     name = str(want.dtype)
     values = np.abs(want if want.dtype == most.dtype else want.astype("float64"))
@@ -245,21 +241,9 @@ def doubt(want: np.ndarray, allowed: np.ndarray) -> str | None:
     if values.size > 1 and (values == values[0]).all():
         return "the untuned program's output is the same everywhere"
     any_of_them = values[values.size // 2] if values.size > 1 else 0.0
-    if _is_float(want) and (np.abs(values - any_of_them) <= allowed.ravel()).all():
+    if is_float(want) and (np.abs(values - any_of_them) <= allowed.ravel()).all():
         return "the untuned program's output is lost in rounding"
     return None
-
-
-def _nudged(a: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:
-    """Each float changed by a half to the whole of that share of itself, up or down."""
-    if not _is_float(a) or not a.size:
-        return a
-    n = min(a.size, 65537)  # a prime: what repeats does not fall into step with rows
-    by = 1 + share * rng.uniform(0.5, 1.0, n) * rng.choice((-1.0, 1.0), n)
-    by = by.astype(np.float32 if a.dtype.itemsize <= 4 else np.float64)
-    flat, whole = a.ravel(), a.size - a.size % n
-    made = [(flat[:whole].reshape(-1, n) * by).ravel(), flat[whole:] * by[: a.size - whole]]
-    return np.concatenate(made).astype(a.dtype, copy=False).reshape(a.shape)
 
 
 def variants(arrays: Sequence[np.ndarray]) -> Iterator[list[np.ndarray]]:
@@ -277,7 +261,7 @@ def _same(a: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def _positive(a: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    return (np.abs(a) + 0.125).astype(a.dtype) if _is_float(a) else a
+    return (np.abs(a) + 0.125).astype(a.dtype) if is_float(a) else a
 
 
 def _scaled(by: float, below: Change = _same) -> Change:
@@ -287,7 +271,7 @@ def _scaled(by: float, below: Change = _same) -> Change:
         a, pick = below(a, rng), rng.random(a.shape)
         if a.dtype.kind in "iu" and a.size:
             return np.where(pick < 0.125, a.min(), np.where(pick > 0.875, a.max(), a)).astype(a.dtype)
-        if not _is_float(a):
+        if not is_float(a):
             return a
         denormal = {"float64": 1e-310, "float16": 3e-6}.get(str(a.dtype), 1e-40)
         return np.where(pick < 0.125, denormal, a * by).astype(a.dtype)
@@ -299,7 +283,7 @@ def _sparse(sign: int, share: float = 0.25) -> Change:
     """Zeros among the values, which are all negative, all positive, or as they are."""
 
     def change(a: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        signed = sign * np.abs(a) if sign and _is_float(a) else a
+        signed = sign * np.abs(a) if sign and is_float(a) else a
         return np.where(rng.random(a.shape) < share, 0, signed).astype(a.dtype)
 
     return change

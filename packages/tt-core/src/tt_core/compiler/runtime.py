@@ -19,7 +19,7 @@ from tt_spec import Noise
 from tt_spec.serial import JsonObject
 from tt_spec.windows import Windows, state
 
-from tt_core.compiler.arrays import INTEGERS_BELOW, random_array
+from tt_core.compiler.arrays import INTEGERS_BELOW, is_float, nudged, random_array
 from tt_core.compiler.peak import probe
 from tt_core.errors import ModelError, summary
 
@@ -81,6 +81,23 @@ class Runner:
     def __call__(self, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
         """The outputs. Raises `ModelError` if the library does not take these inputs."""
         return _flat(self._called(self._arguments(inputs)))
+
+    def nudged(self, inputs: dict[str, np.ndarray], share: float, seed: int) -> list[np.ndarray]:
+        """The outputs where every float that passes between operators is nudged; see `nudged` of
+        `tt_core.compiler.arrays`. The library is used for this from then on."""
+        import tvm
+
+        rng = np.random.default_rng(seed)
+
+        def nudge(_: object, name: str, before: bool, result: object, *arguments: object) -> None:
+            if before or name.startswith("vm.") or not arguments:
+                return
+            made: Any = arguments[-1]  # where a program writes
+            if isinstance(made, tvm.runtime.Tensor) and is_float(held := made.numpy()):
+                made.copyfrom(nudged(held, share, rng))
+
+        self._vm.set_instrument(nudge)
+        return self({name: nudged(a, share, rng) for name, a in inputs.items()})
 
     def time(
         self,

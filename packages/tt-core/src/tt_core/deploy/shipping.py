@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from tt_spec import Measurement, Pipeline, Plugins, Task
 from tt_spec.errors import ProgramError
-from tt_spec.roles import Checks, Races, RacesModels, RunsModels
+from tt_spec.roles import Checks, NudgesModels, Races, RacesModels, RunsModels
 from tt_spec.serial import JsonObject
 
 from tt_core.compiler.arrays import random_array
@@ -21,6 +21,7 @@ from tt_core.compiler.quiet import quiet
 from tt_core.compiler.reference import doubt, variants
 from tt_core.compiler.target import threads_of
 from tt_core.deploy import library as files
+from tt_core.deploy.nudging import Nudged, share
 from tt_core.deploy.verification import verify
 from tt_core.errors import ModelError, VerificationError
 from tt_core.shares import heavy, shares
@@ -313,8 +314,13 @@ def _verified(shipment: Shipment, library: Path, inputs: dict[str, np.ndarray]) 
     measurer, stages = shipment.measurer, shipment.stages
     with stages.stage("verifying", "verifying the model"):
         inputs, want = _telling(shipment, inputs)
-        got = want if library == shipment.untuned else measurer.run_model(str(library), inputs)
-        return verify(shipment.ready.model, inputs, got, want, stages.say)
+        if library == shipment.untuned:
+            return verify(shipment.ready.model, inputs, want, want, stages.say)
+        got, plain, nudged = measurer.run_model(str(library), inputs), str(shipment.untuned), None
+        if isinstance(measurer, NudgesModels):
+            by, nudge = share(shipment.ready.lowered.mod), measurer.nudge_model
+            nudged = Nudged(want, lambda seeds: nudge(plain, inputs, by, seeds))
+        return verify(shipment.ready.model, inputs, got, want, stages.say, nudged)
 
 
 def _telling(shipment: Shipment, inputs: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:

@@ -1,8 +1,9 @@
 """Whether a tuned model computes what the untuned one and the model's peer compute.
 
-Two right programs of one model differ in the last places of their floats. How much that may become is a fixed small
-share of the largest output, and where the peer shows more doubt, a measured one: what its own ways to compute differ
-by, and, of a model that rounds to 8 bits, what becomes of nudging every rounding (`tt_core.models.model.Roundings`).
+Two right programs of one model differ in the last places of their floats. How much that may become is measured for each
+element (`tt_core.deploy.nudging`), and at most a fixed small share of the largest output. Where the peer shows more
+doubt, that share is measured, too: what its own ways to compute differ by, and, of a model that rounds to 8 bits, what
+becomes of nudging every rounding (`tt_core.models.model.Roundings`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tt_core.compiler.arrays import compare, difference, mean_difference
+from tt_core.deploy.nudging import Nudged
 from tt_core.errors import VerificationError, summary
 from tt_core.models.model import Arrays, Model
 
@@ -74,6 +76,7 @@ def verify(
     got: list[np.ndarray],
     untuned: list[np.ndarray],
     say: Callable[[str], None] = lambda text: None,
+    nudged: Nudged | None = None,
 ) -> dict[str, str]:
     """Compare a tuned model's outputs with the untuned program's, and with those of the model's peer.
 
@@ -81,17 +84,18 @@ def verify(
     tail of a sigmoid: where the peer's two ways to compute differ by more than a third of it, three times their
     difference is allowed against the peer, at most `WORST_TOLERANCE`. An output that depends on rounded floats may
     differ from both by `BEYOND` times what nudging the roundings does to the peer, in its largest value and on average.
+    Of the others each element is also within what `nudged` measured, where the untuned program is compared with.
 
     A peer that cannot run the model is left out, and `say` is told. Returns what each was compared with. Raises
     `VerificationError` naming output and peer.
     """
-    results, nudged = _asked(model, inputs, say)
+    results, draws = _asked(model, inputs, say)
     usual = [_Allowed() for _ in untuned]
-    rounded = _measured(nudged, model)
+    rounded = _measured(draws, model)
     peers = {"the untuned program": (untuned, [rounded.get(i, a) for i, a in enumerate(usual)])}
     if results and model.peer is not None:
         allowed = [_Allowed(t) for t in _tolerances(results)]
-        written = results[-1] if nudged else results[0]  # what is rounded is compared with the graph as it is written
+        written = results[-1] if draws else results[0]  # what is rounded is compared with the graph as it is written
         peers[model.peer.name] = (written, [rounded.get(i, a) for i, a in enumerate(allowed)])
     for peer, (want, allowed) in peers.items():
         if len(want) != len(got):
@@ -99,6 +103,9 @@ def verify(
         for name, a, b, limit in zip(model.outputs, got, want, allowed, strict=True):
             if (wrong := limit.wrong(a, b)) is not None:
                 raise VerificationError(f"output {name!r} of {model.name} does not match {peer}: {wrong}")
+    for i, (name, a) in enumerate(zip(model.outputs, got, strict=True)):
+        if nudged is not None and i not in rounded and (wrong := nudged.fault(i, a)) is not None:
+            raise VerificationError(f"output {name!r} of {model.name} does not match the untuned program: {wrong}")
     return {peer: _said(want, allowed) for peer, (want, allowed) in peers.items()}
 
 

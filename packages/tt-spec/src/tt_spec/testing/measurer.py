@@ -15,6 +15,7 @@ from tt_spec.roles import (
     Checks,
     Doubts,
     Expects,
+    NudgesModels,
     Prestarts,
     Races,
     RacesModels,
@@ -172,6 +173,19 @@ class MeasurerContract:
             first, again = (piece.run_model(*library) for _ in range(2))
             assert first and all(isinstance(a, np.ndarray) for a in first), "the outputs are arrays"
             assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True)), "same inputs, other outputs"
+
+    def test_nudges_a_library(self, piece: Any, library: tuple[str, dict[str, np.ndarray]] | None) -> None:
+        if NudgesModels in capabilities("measurer", piece):
+            assert library is not None, "override the fixture `library`"
+            found, again = (piece.nudge_model(*library, 1e-3, (1, 2)) for _ in range(2))
+            whole = piece.nudge_model(*library, 0.0, (1,))[0]
+            assert len(found) == 2 and all(len(run) == len(whole) for run in found), "the outputs, once for each seed"
+            runs = [(a, b) for x, y in zip(found, again, strict=True) for a, b in zip(x, y, strict=True)]
+            assert all(np.array_equal(a, b) for a, b in runs), "a seed says what is changed"
+            floats = [i for i, a in enumerate(whole) if a.dtype.kind == "f" and np.any(a)]
+            for run in found if floats else ():
+                assert any(not np.array_equal(run[i], whole[i]) for i in floats), "nothing was nudged"
+                assert all(np.abs(run[i] - whole[i]).max() < np.abs(whole[i]).max() for i in floats), "far too much was"
 
     def test_races_libraries(self, piece: Any, library: tuple[str, dict[str, np.ndarray]] | None) -> None:
         if RacesModels in capabilities("measurer", piece):

@@ -15,6 +15,7 @@ from tt_spec import Plugins
 from tt_core.compiler.arrays import random_array
 from tt_core.errors import ModelError, summary
 from tt_core.models.model import FLOAT16_NOTE, Fixed, Input, Model, Peer
+from tt_core.models.rewrites.apply import nodes
 from tt_core.models.sources import shapes as shape_options
 
 if TYPE_CHECKING:
@@ -41,13 +42,27 @@ class OnnxFormat:
         return convert(read(path), path.stem, shapes, str(path), plugins=plugins, fix=fix, precision=precision)
 
 
+MOST_BYTES, MOST_NODES = 2**31 - 1, 100_000
+"""Bounds of a file: protobuf's own, its weights beside it not counted, and ten times the largest graph known to us."""
+
+
 def read(path: Path) -> ModelProto:
     """The `onnx.ModelProto` of a file."""
     onnx = _import("onnx")
     try:
-        return onnx.load(str(path))
+        if (size := path.stat().st_size) > MOST_BYTES:
+            raise ModelError(
+                f"{path} has {size} bytes: an ONNX file has {MOST_BYTES} at most, larger weights lie beside it"
+            )
+        model = onnx.load(str(path), load_external_data=False)
+        if (many := sum(1 for _ in nodes(model.graph))) > MOST_NODES:
+            raise ModelError(f"{path} has {many} operators, {MOST_NODES} at most can be tuned")
+        onnx.load_external_data_for_model(model, str(path.parent))
+    except ModelError:
+        raise
     except Exception as e:  # protobuf, onnx and the operating system each raise their own types
         raise ModelError(f"{path} is not a usable ONNX model: {summary(e)}") from e
+    return model
 
 
 def bound(model: ModelProto, fix: Fixed, source: str) -> ModelProto:
