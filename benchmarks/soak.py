@@ -1,13 +1,12 @@
 """What a long run costs beside measuring: seconds of bookkeeping a batch, memory, open files, log and history.
 
-    hatch run python benchmarks/soak.py --rows 100000 [--tasks 1] [--batch 64] [--recipe random] [--workers]
+    hatch run python benchmarks/soak.py --rows 100000 [--tasks 1] [--batch 64] [--recipe random]
 
 Run times are drawn at once by a formula (`tt_spec.pieces.synthetic`), so that all that is left of a run is asking,
 storing, telling and logging: the loop, the pipelines, the history and the event log are those of `tt tune`. A recipe's
-cost model and searcher think too; what they take is told apart. `--workers` measures in worker processes, whose memory
-is watched as well. Seconds are those of this process's CPU, so that others' work does
-not count. A line for each tenth of the run; the last one says whether it stayed within --most-s and --most-gb
-and how much the last tenth's batches took more than the second's. Exit code 1 if it did not stay within.
+cost model and searcher think too; what they take is told apart. Seconds are those of this process's
+CPU, so that others' work does not count. A line for each tenth of the run; the last one says whether it stayed within
+--most-s and --most-gb and how much the last tenth's batches took more than the second's. Exit code 1 if it did not.
 """
 
 from __future__ import annotations
@@ -28,10 +27,8 @@ from tt_core.assembly import assemble
 from tt_core.events.log import EventLog
 from tt_core.recipe import resolve
 from tt_history import SqliteStore
-from tt_measure import WorkerPool
 from tt_spec import Batch, Listener, Measurement, RunInfo, Task, TaskState, WallClock
 from tt_spec.pieces.synthetic import SyntheticMeasurer, synthetic_task
-from tt_spec.pieces.trials_stopper import TrialsStopper
 from tt_spec.types import Bar, Trial
 
 THINKING = ("fit", "predict", "propose", "select")
@@ -80,8 +77,7 @@ class Watch(Listener):
         now, apart = time.process_time(), self.apart()
         each = (now - self.began - (apart - self.apart_s)) / self.batches
         thinking = (apart - self.apart_s) / self.batches
-        below = [p.memory_info().rss for p in self.process.children(recursive=True)]
-        gb = (self.process.memory_info().rss + sum(below)) / 1e9
+        gb = self.process.memory_info().rss / 1e9
         files = self.process.num_fds()
         sizes = [sum(p.stat().st_size for p in self.folder.glob(g)) / 1e6 for g in ("tt.db*", "log")]
         self.lines.append((self.done, each, gb))
@@ -93,25 +89,22 @@ class Watch(Listener):
         self.began, self.apart_s, self.batches = time.process_time(), apart, 0
 
 
-def soak(rows: int, tasks: int, batch: int, name: str, workers: bool) -> Watch:
+def soak(rows: int, tasks: int, batch: int, name: str) -> Watch:
     """A run of so many rows over so many tasks."""
     recipe = resolve(name, [f"batch={batch}", "stopper=none", "light=1"])
     chosen = [synthetic_task(f"soak {i}", knobs=10, choices=8) for i in range(tasks)]
     spent = {"s": 0.0}
     with tempfile.TemporaryDirectory(prefix="tt-soak-") as folder:
         store, log = SqliteStore(Path(folder, "tt.db")), EventLog(Path(folder, "log"))
-        if workers:
-            import tt_measure.example as example
-
-            chosen = [example.task(i) for i in range(tasks)]
-        measurer = WorkerPool(workers=1, threads=1, lock=False, verify=False) if workers else Instant()
-        made = assemble(recipe, chosen, measurer, budget=[TrialsStopper(rows)], only_heavy=True)
+        measurer = Instant()
+        budget = [recipe.plugins.build("stopper", "trials", trials=rows)]
+        made = assemble(recipe, chosen, measurer, budget=budget, only_heavy=True)
         for p in made.pipelines:
             for piece in (p.surrogate, p.draft, p.searcher, p.sampler):
                 _timed(piece, spent)
         store.remember(chosen)
         info = RunInfo(store.begin_run({}), tuple(chosen), {})
-        watch = Watch(rows, Path(folder), lambda: spent["s"] + getattr(measurer, "spent_s", 0.0))
+        watch = Watch(rows, Path(folder), lambda: spent["s"] + measurer.spent_s)
         made.loop(measurer, store, WallClock(), info=info, listeners=[log, watch]).run()
         log.close()
         store.close()
@@ -144,13 +137,12 @@ def main() -> int:
     parser.add_argument("--tasks", type=int, default=1)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--recipe", default="random")
-    parser.add_argument("--workers", action="store_true")
     parser.add_argument("--most-s", type=float, default=0.1)
     parser.add_argument("--most-gb", type=float, default=2.0)
     options = parser.parse_args()
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[name] = "1"
-    watch = soak(options.rows, options.tasks, options.batch, options.recipe, options.workers)
+    watch = soak(options.rows, options.tasks, options.batch, options.recipe)
     each, gb = max(line[1] for line in watch.lines), max(line[2] for line in watch.lines)
     grown = watch.lines[-1][1] / watch.lines[min(1, len(watch.lines) - 1)][1]
     held = each <= options.most_s and gb <= options.most_gb

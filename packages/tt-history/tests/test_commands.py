@@ -191,7 +191,8 @@ def test_event_logs_go_by_age_and_size(folder, capsys):
     names = [f"{i:032x}.jsonl" for i in range(5)]
     for days, name in zip((0, 2, 3, 100, 200), names, strict=True):
         (logs / name).write_text("x" * 1_000_000)
-        os.utime(logs / name, (time.time() - 86400 * days,) * 2)
+        changed = time.time() - 86400 * days
+        os.utime(logs / name, (changed, changed))
     (logs / "mine.jsonl").write_text("kept")
     os.utime(logs / "mine.jsonl", (0, 0))
     (folder / "target").write_text("kept")

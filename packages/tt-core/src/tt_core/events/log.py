@@ -81,7 +81,8 @@ class _Lines(Listener, ABC):
 
     def stage(self, name: str, began: float, seconds: float, work: Sequence[Sequence[Any]] = ()) -> None:
         """A stage that is over."""
-        self.emit("stage", name=name, began=began, seconds=seconds, **({"work": work} if work else {}))
+        about: dict[str, Any] = {"work": work} if work else {}
+        self.emit("stage", name=name, began=began, seconds=seconds, **about)
 
     def emit(self, event: str, *, at: float | None = None, **what: Any) -> None:
         """Write a line of any event, e.g. `emit("result", **result.as_dict())`."""
