@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tt_spec import Measurement, Outcome, Pipeline, Plugins, RunInfo, StoreError, Task, WallClock, logfiles, summary
 from tt_spec.errors import PieceError, ProgramError
+from tt_spec.faults import Audience
 from tt_spec.pieces.null_surrogate import NullSurrogate
 from tt_spec.pieces.random_searcher import RandomSearcher
 from tt_spec.pieces.top_sampler import TopSampler
@@ -254,7 +255,8 @@ class _Run:
         stages = self.stages
         about["stages"] = {"spent_s": stages.spent_s, "ending_s": self.ending.total_s}
         info = RunInfo(self.about["run_id"], tuple(self.ready.tasks), about)
-        stages.hear(lambda **stage: self._over([self.log, *listeners], **stage))
+        audience = Audience([self.log, *listeners])
+        stages.hear(lambda **stage: self._over(audience, **stage))
         if self.request.limit_minutes is not None:
             self.note(self._promise(self.request.limit_minutes))
         heard = [self.log, TransferNotes(self.note), *listeners]
@@ -270,14 +272,13 @@ class _Run:
         with stages.stage("tuning"):
             return loop.run()
 
-    def _over(self, listeners: Sequence[Listener], name: str, began: float, seconds: float) -> None:
+    def _over(self, audience: Audience, name: str, began: float, seconds: float) -> None:
         """Tell of a stage that is over, with what the workers did that no batch has told."""
         work = []
         if isinstance(self.measurer, Traces):
             now = self.stages.clock.now()
             work = [(w.who, w.what, now - w.ago_s, w.seconds) for w in self.measurer.trace()]
-        for listener in listeners:
-            listener.stage(name, began, seconds, work)
+        audience.tell("stage", name, began, seconds, work)
 
     def _promise(self, minutes: float) -> str:
         """The minutes' use, in words."""

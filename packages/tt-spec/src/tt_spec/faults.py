@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from tt_spec.errors import PieceFailure, PluginError, whose
-from tt_spec.roles import Realised
+from tt_spec.roles import Listener, Realised
 from tt_spec.space import Space
 from tt_spec.types import Prediction, Proposal, Selection, Statements
 
 __all__ = [
+    "Audience",
     "blame",
     "checked_features",
     "checked_foreign_rows",
@@ -25,6 +26,25 @@ __all__ = [
     "checked_scores",
     "checked_selection",
 ]
+
+
+class Audience:
+    """Listeners. One that fails is warned of once: who only listens can lose no more than what it would have written."""
+
+    def __init__(self, listeners: Sequence[Listener]) -> None:
+        self.listeners = listeners
+        self._failing: set[int] = set()
+
+    def tell(self, event: str, *args: Any, **what: Any) -> None:
+        """Call every listener's method `event`."""
+        for i, listener in enumerate(self.listeners):
+            try:
+                getattr(listener, event)(*args, **what)
+            except Exception as e:  # a stranger's code
+                if i not in self._failing:
+                    text = f"{whose('listener', listener)} failed in {event}; the run goes on: {type(e).__name__}: {e}"
+                    warnings.warn(text, stacklevel=3)
+                self._failing.add(i)
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,8 +13,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from tt_spec.clock import Clock
-from tt_spec.errors import PieceFailure, summary, whose
-from tt_spec.faults import blame
+from tt_spec.errors import PieceFailure, summary
+from tt_spec.faults import Audience, blame
 from tt_spec.roles import (
     Bounds,
     Budgeted,
@@ -134,12 +133,11 @@ class Loop:
     ) -> None:
         self.pipelines, self.measurer, self.store, self.scheduler = pipelines, measurer, store, scheduler
         self.stoppers, self.clock, self.batch, self.cap_s = stoppers, clock, batch, cap_s
-        self.listeners, self.halt = listeners, halt
+        self._audience, self.halt = Audience(listeners), halt
         self.stamp = {**(stamp or {}), "run_id": info.run_id}
         self.states = [_state(p) for p in pipelines]
         self.info = dataclasses.replace(info, states=tuple(self.states))
         self.whole = RunState(self.states, clock.now())
-        self._failing: set[int] = set()
         self._ahead: deque[Slot] = deque()
         self._asked: dict[int, _Asked] = {}
         self._late: Exception | None = None
@@ -433,14 +431,7 @@ class Loop:
         return state.finished is not None
 
     def _emit(self, event: str, **what: Any) -> None:
-        for i, listener in enumerate(self.listeners):
-            try:
-                getattr(listener, event)(run=self.info, **what)
-            except Exception as e:  # who only listens can lose no more than what it would have written
-                if i not in self._failing:
-                    text = f"{whose('listener', listener)} failed in {event}; the run goes on: {type(e).__name__}: {e}"
-                    warnings.warn(text, stacklevel=2)
-                self._failing.add(i)
+        self._audience.tell(event, run=self.info, **what)
 
 
 def rows_left(stoppers: Sequence[Stopper], state: RunState, clock: Clock) -> float:

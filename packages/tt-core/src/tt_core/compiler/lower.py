@@ -171,7 +171,7 @@ class _Found:
                 notes.append(f"{refused}; it stays untuned")
                 continue
             made = task_of(single, target, space_of, space, self.names[key])
-            tasks.append(replace(made, name=name, weight=self.weights[key]))
+            tasks.append(replace(made, key=key, name=name, weight=self.weights[key]))
         if refused is not None and not tasks:
             raise refused
         return sorted(tasks, key=lambda t: (-t.flops * t.weight, t.name))
