@@ -29,7 +29,7 @@ __all__ = [
 
 
 class Audience:
-    """Listeners. One that fails is warned of once: who only listens can lose no more than what it would have written."""
+    """Listeners. One that fails is warned of once: who only listens loses no more than what it would have written."""
 
     def __init__(self, listeners: Sequence[Listener]) -> None:
         self.listeners = listeners

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-import tt_core_hostile as hostile
 from tt_core.cage import running
 from tt_core.cage.limits import Limits
 from tt_core.cage.running import Cage
@@ -24,6 +23,8 @@ from tt_core.models import load
 from tt_core.prepared import prepare
 from tt_core.untrusted import Suspect
 from tt_spec import Plugins
+
+from integration import hostile
 
 MB = 2**20
 USUAL = Limits(512 * MB, 20, 8 * MB)
