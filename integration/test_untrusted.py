@@ -24,7 +24,7 @@ from tt_core.prepared import prepare
 from tt_core.untrusted import Suspect
 from tt_spec import Plugins
 
-from integration import hostile
+from . import hostile
 
 MB = 2**20
 USUAL = Limits(512 * MB, 20, 8 * MB)
