@@ -346,6 +346,7 @@ def damaged(content: bytes, rng: random.Random) -> bytes:
     return bytes(data)
 
 
+@pytest.mark.slow
 def test_200_damaged_files_end_in_one_line_or_an_import(theirs, form, capsys, monkeypatch):
     piece = build(form)
     monkeypatch.setattr(commands, "_format", lambda name: piece)
@@ -385,6 +386,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 
+@pytest.mark.slow
 def test_memory_is_bounded(tmp_path):
     held = []
     for n in (10_000, 40_000):
