@@ -6,15 +6,18 @@ A cell is a text, a number, None, or a list of numbers; what is nested is JSON, 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from tt_spec.exchange import Content, Item
 from tt_spec.serial import from_json, to_json
 from tt_spec.types import Measurement, Noise, RunRecord, Task
 
-__all__ = ["RECORDS", "RUNS", "TASKS", "Cells", "beside", "record", "run", "task", "told"]
+__all__ = ["RECORDS", "RUNS", "TASKS", "Cells", "Tables", "record", "run", "task", "told"]
 
 RECORDS = {
     "task_key": "text",
@@ -56,10 +59,45 @@ _KNOWN = 100_000
 """Values whose JSON is kept at most."""
 
 
-def beside(path: Path) -> tuple[Path, Path]:
+def _beside(path: Path) -> tuple[Path, Path]:
     """The files of tasks and runs that belong to one of records: `them.csv.gz` has `them.tasks.csv.gz`."""
     stem, dot, rest = path.name.partition(".")
     return path.with_name(f"{stem}.tasks{dot}{rest}"), path.with_name(f"{stem}.runs{dot}{rest}")
+
+
+class Tables(ABC):
+    """A format with a file each for records, tasks and runs; the records' is the one that is named."""
+
+    @abstractmethod
+    def room(self, path: Path) -> AbstractContextManager[Any]:
+        """Whatever `put` writes to, which becomes the file in the end."""
+
+    @abstractmethod
+    def put(self, room: Any, names: dict[str, str], rows: Iterable[Sequence[Any]]) -> None:
+        """Write a table; `names` gives each column's kind."""
+
+    @abstractmethod
+    def rows(
+        self, path: Path, names: dict[str, str], make: Callable[[Sequence[Any]], Item]
+    ) -> Iterator[tuple[str, Item]]:
+        """What `make` makes of each row of a table, and where it stands."""
+
+    def write(self, path: Path, content: Content) -> dict[str, int]:
+        tasks, runs = _beside(path)
+        cells = Cells()
+        with ExitStack() as stack:  # what is opened first is put in its place last
+            self.put(stack.enter_context(self.room(path)), RECORDS, map(cells.of, content.records))
+            for other, names, items in ((runs, RUNS, content.runs), (tasks, TASKS, content.tasks)):
+                self.put(stack.enter_context(self.room(other)), names, map(told, items))
+        return {}
+
+    def read(self, path: Path) -> Iterator[tuple[str, Item]]:
+        tasks, runs = _beside(path)
+        for other, names, make in ((tasks, TASKS, task), (runs, RUNS, run)):
+            if other.exists():
+                for where, item in self.rows(other, names, make):
+                    yield f"{other.name}, {where}", item
+        yield from self.rows(path, RECORDS, record)
 
 
 class Cells:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from tt_spec.errors import FormatError
-from tt_spec.exchange import LINE, Content, Item, opened, written
+from tt_spec.exchange import LINE, Item, opened, written
 
 from tt_history.formats import columns
 
 __all__ = ["CsvFormat"]
 
 
-class CsvFormat:
+class CsvFormat(columns.Tables):
     """One row per record, with a first line of names; tasks and runs in `NAME.tasks.csv` and `NAME.runs.csv` beside it.
 
     Lists are numbers with blanks between them; `.gz` is packed. Columns that may be empty may be
@@ -26,22 +26,16 @@ class CsvFormat:
     Source: Shafranovich (2005), RFC 4180, in UTF-8.
     """
 
-    def write(self, path: Path, content: Content) -> dict[str, int]:
-        tasks, runs = columns.beside(path)
-        cells = columns.Cells()
-        with ExitStack() as stack:  # what is opened first is put in its place last
-            _write(stack.enter_context(written(path)), columns.RECORDS, map(cells.of, content.records))
-            for other, names, items in ((runs, columns.RUNS, content.runs), (tasks, columns.TASKS, content.tasks)):
-                _write(stack.enter_context(written(other)), names, map(columns.told, items))
-        return {}
+    def room(self, path: Path) -> AbstractContextManager[Any]:
+        return written(path)
 
-    def read(self, path: Path) -> Iterator[tuple[str, Item]]:
-        tasks, runs = columns.beside(path)
-        for other, names, make in ((tasks, columns.TASKS, columns.task), (runs, columns.RUNS, columns.run)):
-            if other.exists():
-                for where, item in _read(other, names, make):
-                    yield f"{other.name}, {where}", item
-        yield from _read(path, columns.RECORDS, columns.record)
+    def put(self, room: Any, names: dict[str, str], rows: Iterable[Sequence[Any]]) -> None:
+        _write(room, names, rows)
+
+    def rows(
+        self, path: Path, names: dict[str, str], make: Callable[[Sequence[Any]], Item]
+    ) -> Iterator[tuple[str, Item]]:
+        return _read(path, names, make)
 
 
 def _write(out: Any, names: dict[str, str], rows: Iterable[Sequence[Any]]) -> None:

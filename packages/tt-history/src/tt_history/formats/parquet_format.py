@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa  # pyright: ignore[reportMissingImports]
 import pyarrow.parquet as pq  # pyright: ignore[reportMissingImports]
 from tt_spec.errors import FormatError
-from tt_spec.exchange import Content, Item, bounded, guarded, kind_of, replaced
+from tt_spec.exchange import Item, bounded, guarded, kind_of, replaced
 
 from tt_history.formats import columns
 
@@ -33,28 +33,22 @@ _TYPES = {
 }
 
 
-class ParquetFormat:
+class ParquetFormat(columns.Tables):
     """One row per record; tasks and runs in `NAME.tasks.parquet` and `NAME.runs.parquet` beside it.
 
     Source: parquet.apache.org, by pyarrow.
     """
 
-    def write(self, path: Path, content: Content) -> dict[str, int]:
-        tasks, runs = columns.beside(path)
-        cells = columns.Cells()
-        with ExitStack() as stack:  # what is opened first is put in its place last
-            _write(stack.enter_context(replaced(path)), columns.RECORDS, map(cells.of, content.records))
-            for other, names, items in ((runs, columns.RUNS, content.runs), (tasks, columns.TASKS, content.tasks)):
-                _write(stack.enter_context(replaced(other)), names, map(columns.told, items))
-        return {}
+    def room(self, path: Path) -> AbstractContextManager[Any]:
+        return replaced(path)
 
-    def read(self, path: Path) -> Iterator[tuple[str, Item]]:
-        tasks, runs = columns.beside(path)
-        for other, names, make in ((tasks, columns.TASKS, columns.task), (runs, columns.RUNS, columns.run)):
-            if other.exists():
-                for where, item in _read(other, names, make):
-                    yield f"{other.name}, {where}", item
-        yield from _read(path, columns.RECORDS, columns.record)
+    def put(self, room: Any, names: dict[str, str], rows: Iterable[Sequence[Any]]) -> None:
+        _write(room, names, rows)
+
+    def rows(
+        self, path: Path, names: dict[str, str], make: Callable[[Sequence[Any]], Item]
+    ) -> Iterator[tuple[str, Item]]:
+        return _read(path, names, make)
 
 
 def _schema(names: dict[str, str]) -> pa.Schema:
