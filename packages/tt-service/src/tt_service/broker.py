@@ -13,7 +13,7 @@ import math
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 __all__ = ["Agent", "Batch", "Broker", "Call", "Change", "Config", "Counts", "Needs", "Row", "Taken"]
@@ -223,6 +223,21 @@ class Broker:
                 self.rows[row.key] = self.waiting[job][task, config] = row
                 self.changes.append(("row", row))
 
+    def unwant(self, job: str, task: str, rows: Iterable[Config]) -> None:
+        """Take back rows that no agent has yet; those that are out count when told."""
+        for config in rows:
+            row = self.rows.get((job, task, config))
+            if row is not None and row.batch is None:
+                del self.rows[row.key]
+                self.waiting[job].pop((task, config), None)
+                self.changes.append(("gone", *row.key))
+
+    def able(self, job: str, task: str, now: float) -> int:
+        """Number of agents that are there and can work on a task."""
+        needs = self.needs[job, task]
+        here = [a for a in self.agents.values() if self._alive(a, now) and self._may(a, job)]
+        return sum(a.lacks(needs) is None for a in here)
+
     def call(self, job: str, task: str, kind: str, rows: Sequence[Config], body: Any = None) -> str:
         """Have something else done; returns the call's id."""
         made = Call(self.make_id(), job, task, kind, tuple(rows), body)
@@ -235,7 +250,7 @@ class Broker:
             self._end_call(call)
 
     def stop(self, job: str) -> None:
-        """Hand out nothing of the job from now on. Rows that wait, wait for `open`; those that are out count when told."""
+        """Hand out nothing of the job from now on; rows that are out count when told."""
         self.stopped.add(job)
 
     def drop(self, job: str) -> None:
@@ -490,8 +505,3 @@ class Broker:
     def _end_call(self, call: Call) -> None:
         self.calls.pop(call.id, None)
         self.calling.get(call.job, OrderedDict()).pop(call.id, None)
-
-
-def copied(batch: Batch) -> Batch:
-    """The batch with a set of its own."""
-    return replace(batch, told=set(batch.told))

@@ -6,6 +6,7 @@ import queue
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from tt_spec.serial import from_json, to_json
@@ -60,10 +61,8 @@ class Channel:
     def close(self) -> None:
         """End it; the other side's `receive` raises."""
         self._out.put(None)
-        try:
+        with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
         self._socket.close()
 
     def _write(self) -> None:

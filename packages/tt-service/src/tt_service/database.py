@@ -36,4 +36,6 @@ def told(path: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, OSError) as e:
-        raise StoreError(f"{os.fspath(path)}: {' '.join(str(e).split())}; the service cannot keep what it is told") from e
+        raise StoreError(
+            f"{os.fspath(path)}: {' '.join(str(e).split())}; the service cannot keep what it is told"
+        ) from e

@@ -32,6 +32,8 @@ SCHEMA = (
     "CREATE INDEX IF NOT EXISTS unkept ON results (kept) WHERE NOT kept",
 )
 
+BATCH = "id, agent, job, task, kind, rows, returns"
+
 
 @dataclass
 class JobRecord:
@@ -109,7 +111,9 @@ class Journal:
     def past(self, batch: str) -> Batch | None:
         """A batch by its id, with the places that were told."""
         with told(self.path):
-            row = self.db.execute("SELECT id, agent, job, task, kind, rows, returns FROM batches WHERE id = ?", (batch,))
+            row = self.db.execute(
+                "SELECT id, agent, job, task, kind, rows, returns FROM batches WHERE id = ?", (batch,)
+            )
             found = row.fetchone()
             return None if found is None else self._batch(found)
 
@@ -117,7 +121,7 @@ class Journal:
         """Rows that wait or are out, and batches that are open."""
         with told(self.path):
             rows = self.db.execute("SELECT job, task, config, origin, deaths, batch FROM rows").fetchall()
-            open_ = self.db.execute("SELECT id, agent, job, task, kind, rows, returns FROM batches WHERE open").fetchall()
+            open_ = self.db.execute(f"SELECT {BATCH} FROM batches WHERE open").fetchall()
             return (
                 [Row(job, task, _config(config), *rest) for job, task, config, *rest in rows],
                 [self._batch(b) for b in open_],
@@ -196,7 +200,8 @@ def _batch(db: sqlite3.Connection, batch: Batch) -> None:
     if batch.kind != "measure":  # whoever asked is gone after a restart
         return
     db.execute(
-        "INSERT OR REPLACE INTO batches (id, agent, job, task, kind, rows, returns, open) VALUES (?, ?, ?, ?, ?, ?, ?, 1)",
+        "INSERT OR REPLACE INTO batches (id, agent, job, task, kind, rows, returns, open)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, 1)",
         (batch.id, batch.agent, batch.job, batch.task, batch.kind, json.dumps(batch.rows), batch.returns),
     )
 

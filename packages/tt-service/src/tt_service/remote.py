@@ -9,11 +9,14 @@ from typing import Any, Protocol
 import numpy as np
 from tt_spec.errors import ProgramError
 from tt_spec.roles import Realised
-from tt_spec.types import Bar, Statements, Task, Trial
+from tt_spec.types import Bar, Statements, Task, Trial, concat_statements
 
 __all__ = ["Door", "Halted", "RemoteMeasurer"]
 
 Config = tuple[int, ...]
+
+REALISE_ROWS, FEATURES_ROWS = 512, 64
+"""Rows of one call."""
 
 
 class Halted(Exception):
@@ -87,13 +90,15 @@ class RemoteMeasurer:
 
     def realise(self, task: Task, codes: np.ndarray) -> Realised:
         codes = np.asarray(codes, dtype=np.int64)
-        return self._call("realise", task, codes)["value"] if len(codes) else Realised(codes, ())
+        found = [a["value"] for a in self._parts("realise", task, codes, REALISE_ROWS)]
+        if not found:
+            return Realised(codes, ())
+        return Realised(np.concatenate([rows for rows, _ in found]), tuple(w for _, why in found for w in why))
 
     def features(self, task: Task, codes: np.ndarray) -> tuple[Statements, np.ndarray]:
-        if not len(codes):
-            return Statements(np.zeros((0, 164)), np.zeros(1, dtype=np.int64), np.zeros((0, 10))), np.zeros(0, bool)
-        statements, ok = self._call("features", task, codes)["value"]
-        return statements, np.asarray(ok, dtype=bool)
+        found = [a["value"] for a in self._parts("features", task, np.asarray(codes), FEATURES_ROWS)]
+        oks = [np.asarray(ok, dtype=bool) for _, ok in found]
+        return concat_statements([s for s, _ in found]), np.concatenate([np.zeros(0, dtype=bool), *oks])
 
     def race(
         self, task: Task, codes: np.ndarray, rounds: int = 10, min_ms: float = 10.0, untuned: bool = False
@@ -111,13 +116,23 @@ class RemoteMeasurer:
 
     # -- inside -------------------------------------------------------------------------------------------------
 
+    def _parts(self, kind: str, task: Task, codes: np.ndarray, most: int) -> list[dict[str, Any]]:
+        """Answers for all rows, `most` of them a call: agents share them, and a message stays small."""
+        parts = [codes[i : i + most] for i in range(0, len(codes), most)]
+        return [self._answer(number) for number in [self._send(kind, task, part) for part in parts]]
+
     def _call(self, kind: str, task: Task, codes: np.ndarray, body: Any = None) -> dict[str, Any]:
+        return self._answer(self._send(kind, task, codes, body))
+
+    def _send(self, kind: str, task: Task, codes: np.ndarray, body: Any = None) -> int:
         self._calls += 1
-        mine = self._calls
-        self.door.send("call", number=mine, kind=kind, task=task.key, rows=_configs(codes), body=body)
-        while mine not in self._answers:
+        self.door.send("call", number=self._calls, kind=kind, task=task.key, rows=_configs(codes), body=body)
+        return self._calls
+
+    def _answer(self, number: int) -> dict[str, Any]:
+        while number not in self._answers:
             self._next()
-        answer = self._answers.pop(mine)
+        answer = self._answers.pop(number)
         if (failed := answer.get("failed")) is not None:
             raise ProgramError(failed["why"], failed["error"])
         return answer

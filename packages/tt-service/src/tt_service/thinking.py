@@ -75,7 +75,9 @@ class Reporter(Listener):
         self.inbox = inbox
 
     def tt_batch_measured(self, run: RunInfo, state: TaskState, batch: Batch, results: list[Measurement]) -> None:
-        refused = [m for m in results if m.error == "invalid" and any(np.array_equal(m.config, r) for r in batch.invalid)]
+        refused = [
+            m for m in results if m.error == "invalid" and any(np.array_equal(m.config, r) for r in batch.invalid)
+        ]
         about = {
             "batch": batch.id,
             "rows": batch.codes.tolist(),
@@ -151,7 +153,9 @@ class Thought:
             left = max(0, self.job.trials - self.start["trials"])
             found.append(self.plugins.build("stopper", "trials", trials=left))
         if self.job.minutes is not None:
-            found.append(self.plugins.build("stopper", "minutes", minutes=self.job.minutes, apart_s=self.start["spent_s"]))
+            found.append(
+                self.plugins.build("stopper", "minutes", minutes=self.job.minutes, apart_s=self.start["spent_s"])
+            )
         return found
 
     def assembled(self) -> Assembled:
@@ -191,7 +195,9 @@ class Thought:
         """The one loop, to its end."""
         made = self.assembled()
         stamp = {"device": self.job.device, "versions": dict(self.job.versions)}
-        info = RunInfo(self.start["run_id"], tuple(self.tasks), {"recipe": self.recipe.describe(), "seed": self.job.seed})
+        info = RunInfo(
+            self.start["run_id"], tuple(self.tasks), {"recipe": self.recipe.describe(), "seed": self.job.seed}
+        )
         listeners = [Reporter(self.inbox)]
         loop = made.loop(
             self.measurer,

@@ -22,6 +22,7 @@ __all__ = [
     "Answer",
     "AgentIn",
     "AgentOut",
+    "AgentSeen",
     "AskIn",
     "Asked",
     "Counted",
@@ -228,10 +229,10 @@ class JobIn(Wire):
     """A job as a client asks for it.
 
     Args:
-        recipe: Name of a recipe of the server, or `toml` the text of one. Both may be changed by `sets`, as `--set` does.
-        device: Fingerprint of the machine whose figures are wanted; agents of that device alone get its rows. "" is any.
+        recipe: Name of a recipe of the server, or `toml` the text of one. `sets` change both, as `--set` does.
+        device: Fingerprint of the machine whose figures are wanted: only agents of that device get rows. "" is any.
         trials, minutes: The budget; at least one of them.
-        known: Rows that the client has measured before, on that device.
+        private: Its rows are for this user alone.
     """
 
     name: Name
@@ -269,15 +270,15 @@ class JobOut(Wire):
 
 
 class EventOut(Wire):
-    """One event of a job. "batch": rows that were measured, with `results`; "state": `text` is the job's new state."""
+    """One event of a job. "rows": `results` were measured; "batch": a batch is over, `results` are the rows without a
+    program that were met on the way; "state": `text` is the job's new state; "note": a task left the race."""
 
     number: int
-    what: Literal["batch", "state", "note"]
+    what: Literal["rows", "batch", "state", "note"]
     text: str = ""
     task: str = ""
     batch: dict[str, Any] = {}
     results: list[Historic] = []
-    again: list[Historic] = []
 
 
 class Events(Wire):
@@ -316,6 +317,15 @@ class AgentOut(Wire):
     id: str
     lease_s: float
     heartbeat_s: float
+
+
+class AgentSeen(Wire):
+    """An agent and how long ago it was heard of, seconds."""
+
+    id: str
+    device: str
+    targets: list[str]
+    seen_s: float
 
 
 class AskIn(Wire):
