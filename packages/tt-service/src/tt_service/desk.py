@@ -543,7 +543,6 @@ class Desk:
             history=os.path.abspath(self.history),
             private=os.path.abspath(self._path(job.private_to)) if job.private_to is not None else None,
             run_id=job.record.run_id,
-            trials=job.record.trials,
             spent_s=job.record.spent_s,
             pending=pending,
         )

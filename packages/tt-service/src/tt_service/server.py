@@ -15,7 +15,7 @@ from tt_service.app import build
 from tt_service.desk import Desk
 from tt_service.runner import Bounds
 
-__all__ = ["PORT", "Options", "Server", "serve"]
+__all__ = ["PORT", "Options", "Server", "make"]
 
 PORT = 8420
 END_S = 3
@@ -64,8 +64,8 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def serve(options: Options, guarded: Callable[[Any], Any], ready: Callable[[int], None] = lambda port: None) -> None:
-    """Serve until a signal ends it.
+def make(options: Options, guarded: Callable[[Any], Any], ready: Callable[[int], None] = lambda port: None) -> Server:
+    """A server, its history open; `run` serves until a signal ends it.
 
     Args:
         guarded: Wraps the application in what checks keys and bodies.
@@ -86,4 +86,4 @@ def serve(options: Options, guarded: Callable[[Any], Any], ready: Callable[[int]
         ssl_keyfile=None if options.key is None else str(options.key),
         lifespan="on",
     )
-    Server(config, desk, ready).run()
+    return Server(config, desk, ready)

@@ -122,8 +122,8 @@ class Thought:
     """A job, put together from the server's first message.
 
     Args:
-        start: `job` (the request's JSON), `history` and `private` (paths), `hidden` (runs that are others'), `run_id`,
-            `trials` and `spent_s` (what is used of the budget), `pending` (rows by task that wait or are out).
+        start: `job` (the request's JSON), `history` and `private` (paths), `run_id`, `spent_s` (what is used of the
+            minutes), `pending` (rows by task that wait or are out).
     """
 
     def __init__(self, inbox: Inbox, start: dict[str, Any]) -> None:
@@ -136,9 +136,9 @@ class Thought:
         """Resolve the recipe and open the history. Raises `UserError`."""
         self.recipe = chosen(self.job, self.plugins)
         self.tasks = [t.thing() for t in self.job.tasks]
-        self.budget = self._budget()
         self.store = self._store(self.start["private"] or self.start["history"])
         self.shared = self._store(self.start["history"])
+        self.budget()
         start_models(self.recipe)
 
     def _store(self, path: str | None) -> Store:
@@ -146,11 +146,15 @@ class Thought:
             return self.plugins.build("store", "memory")
         return self.plugins.build("store", "sqlite", path=path)
 
-    def _budget(self) -> list[Stopper]:
-        """What is left of trials and minutes."""
+    def budget(self, spent: int = 0) -> list[Stopper]:
+        """What is left of trials and minutes.
+
+        Args:
+            spent: Trials of earlier processes.
+        """
         found: list[Stopper] = []
         if self.job.trials is not None:
-            left = max(0, self.job.trials - self.start["trials"])
+            left = max(0, self.job.trials - spent)
             found.append(self.plugins.build("stopper", "trials", trials=left))
         if self.job.minutes is not None:
             found.append(
@@ -162,12 +166,12 @@ class Thought:
         """Pipelines with all that is known, scheduler and stoppers."""
         compiler = {n: self.job.versions[n] for n in COMPILER if n in self.job.versions}
         past, own = Past(self.shared, self.job.device, compiler), Past(self.store, self.job.device, compiler)
-        pending = self.start["pending"]
+        pending, told = self.start["pending"], {t.key: past.known(t) for t in self.tasks}
+        if self.start["private"] is not None:
+            told = {t.key: [*told[t.key], *own.known(t)] for t in self.tasks}
+        mine = [m for rows in told.values() for m in rows if m.run_id == self.start["run_id"]]
+        spent = len({(m.task_key, m.config) for m in mine if m.error != "invalid"})
         self.measurer = RemoteMeasurer(self.inbox, lambda task, row: self.origins.get((task, row), "search"))
-
-        def known(task: Task) -> list[Measurement]:
-            rows = past.known(task)
-            return rows + own.known(task) if self.store is not self.shared and self.start["private"] else rows
 
         def warm(task: Task) -> np.ndarray | None:
             rows = pending.get(task.key)
@@ -180,9 +184,9 @@ class Thought:
             self.measurer,
             clock=self.clock,
             seed=self.job.seed,
-            budget=self.budget,
+            budget=self.budget(spent),
             only_heavy=self.job.only_heavy,
-            known=known,
+            known=lambda task: told[task.key],
             warm=warm,
             lend=past.lend,
             pipeline=self._pipeline,
