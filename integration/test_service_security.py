@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
@@ -75,7 +74,7 @@ class House:
         self.job_id = self.desk.add(self.job, "ada").record.id
         self.tell(self.mine, "POST", "/v1/agents", AGENT)
 
-    def tell(self, key: str | None, method: str, path: str, body: Any = None) -> httpx.Response:
+    def tell(self, key: str | None, method: str, path: str, body: Any = None) -> Any:
         """A request; a body that is no bytes becomes JSON."""
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         if body is not None:
@@ -110,7 +109,7 @@ def house(tmp_path_factory):
     made.keys.close()
 
 
-def line(answer: httpx.Response) -> str:
+def line(answer: Any) -> str:
     """The one line of a refusal."""
     assert set(answer.json()) == {"error"}, answer.text
     text = answer.json()["error"]

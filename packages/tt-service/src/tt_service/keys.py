@@ -169,11 +169,12 @@ class Keys:
 
     def _opened(self) -> sqlite3.Connection:
         if self._db is None:
-            self._db = connect(self.path)
-            self._db.execute(
+            db = connect(self.path)
+            db.execute(
                 "CREATE TABLE IF NOT EXISTS keys (id TEXT PRIMARY KEY, name TEXT NOT NULL, hash BLOB NOT NULL,"
                 " scopes TEXT NOT NULL, created REAL NOT NULL, expires REAL, revoked REAL)"
             )
+            self._db = db
         return self._db
 
 
