@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
+from hypothesis import HealthCheck, given, seed, settings
 from starlette.routing import Route
 from starlette.testclient import TestClient
 from tt_service import wire
@@ -266,3 +268,64 @@ def test_a_path_as_a_name_leads_nowhere(house, name):
 def test_the_document_says_nothing_of_keys(house):
     text = json.dumps(house.tell(house.mine, "GET", "/openapi.json").json())
     assert house.mine not in text and str(house.desk.history) not in text
+
+
+# -- what schemathesis makes of the document ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def operations(house):
+    """Every operation of the OpenAPI document, by its name."""
+    import schemathesis  # here, for it takes seconds and every worker reads this file
+
+    found = {}
+    for result in schemathesis.openapi.from_dict(house.app.openapi()).get_all_operations():
+        operation = result.ok()
+        found[f"{operation.method.upper()} {operation.path}"] = operation
+    return found
+
+
+def hasty(name: str, values: Any) -> Any:
+    """The same, but nobody waits long for work or news."""
+    if not isinstance(values, dict) or not name.endswith(("/ask", "/events")):
+        return values
+    wait_s = values.get("wait_s", 0)
+    return {**values, "wait_s": min(wait_s, 0.01) if isinstance(wait_s, int | float) else wait_s}
+
+
+def survives(house: House, keys: list[str | None], name: str, case: Any) -> None:
+    """The case's request, of ada's job and agent, with each key is answered, and not by a 5xx."""
+    body = hasty(name, case.body) if case.media_type else None
+    query = {k: str(v) for k, v in hasty(name, case.query or {}).items()}
+    path = house.at(Place(case.method, case.path, None, False)) + (
+        f"?{urlencode(query, errors='surrogatepass')}" if query else ""
+    )
+    for key in keys:
+        answer = house.tell(key, case.method, path, body)
+        assert answer.status_code < 500, f"{name} {query} {str(body)[:500]}: {answer.text}"
+        assert key is not None or answer.status_code == 401 or name == "GET /healthz"
+
+
+def fuzz(house: House, keys: list[str | None], name: str, operation: Any) -> None:
+    """Try some requests that fit the document and some that do not."""
+    from schemathesis import GenerationMode
+
+    sound, wrong = (
+        operation.as_strategy(generation_mode=m) for m in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
+    )
+
+    @seed(1)
+    @settings(max_examples=6, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(sound | wrong)
+    def tried(case):
+        survives(house, keys, name, case)
+
+    tried()
+
+
+def test_no_request_of_the_documents_making_breaks_the_server(house, operations, monkeypatch):
+    monkeypatch.setattr("tt_service.app.READY_S", 0.01)
+    keys = [None, *(house.keys.add("ada", [scope]) for scope in SCOPES)]
+    assert len(operations) >= 15
+    for name, operation in operations.items():
+        fuzz(house, keys, name, operation)
