@@ -12,33 +12,16 @@ from typing import Any
 import numpy as np
 from tt_service import wire
 from tt_service.agent import Agent
+from tt_service.database import path_of
 from tt_service.http import Http
+from tt_service.keys import Keys
+from tt_service.listening import Listening
 from tt_service.outbox import Outbox
 from tt_service.server import Options, make
 from tt_spec import Task
 from tt_spec.pieces.synthetic import SyntheticMeasurer, synthetic_task
 
 __all__ = ["Bench", "House", "Judge", "house", "job_of"]
-
-
-@dataclass
-class User:
-    name: str = "me"
-    scopes: frozenset[str] = frozenset({"jobs", "agent", "read"})
-
-
-def known_as(user: User):
-    """A guard that takes everybody for one user."""
-
-    def guarded(app: Any) -> Any:
-        async def run(scope: Any, receive: Any, send: Any) -> None:
-            if scope["type"] == "http":
-                scope.setdefault("state", {})["who"] = user
-            await app(scope, receive, send)
-
-        return run
-
-    return guarded
 
 
 class Judge(SyntheticMeasurer):
@@ -90,7 +73,10 @@ class House:
 
     def __init__(self, server: Any, folder: Path) -> None:
         self.server, self.folder = server, folder
-        self.http = Http(self.url, None)
+        keys = Keys(path_of(folder / "shared.db"))
+        self.key = keys.add("me", ("jobs", "agent"))
+        keys.close()
+        self.http = Http(self.url, self.key)
         self._over: list[str | None] = [None]
         self._threads: list[threading.Thread] = []
 
@@ -102,7 +88,7 @@ class House:
         """An agent that works in a thread until the house ends."""
         more = {"wait_s": 2.0, "halt": lambda: self._over[0], **more}
         outbox = Outbox(self.folder / f"{name}.db", self.url)
-        agent = Agent(Http(self.url, None), outbox, bench or Bench(), name=name, **more)
+        agent = Agent(Http(self.url, self.key), outbox, bench or Bench(), name=name, **more)
         self._threads.append(threading.Thread(target=agent.run, daemon=True))
         self._threads[-1].start()
         return agent
@@ -126,7 +112,7 @@ class House:
 
 
 @contextmanager
-def house(folder: Path, user: User | None = None, **options: Any) -> Iterator[House]:
+def house(folder: Path, **options: Any) -> Iterator[House]:
     """A server over a history in the folder; the same folder again is the same server, started again."""
     ready = threading.Event()
 
@@ -134,8 +120,7 @@ def house(folder: Path, user: User | None = None, **options: Any) -> Iterator[Ho
         server.port = port  # pyright: ignore[reportAttributeAccessIssue]
         ready.set()
 
-    asked = Options(folder / "shared.db", port=0, **options)
-    server = make(asked, known_as(user or User()), on)
+    server = make(Options(folder / "shared.db", Listening(port=0), **options), on)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     assert ready.wait(30), "the server did not start"

@@ -12,13 +12,14 @@ from typing import Annotated, Any, TypeVar
 from fastapi import Depends, FastAPI, Query, Request, Response
 from fastapi.exceptions import HTTPException, RequestValidationError
 from fastapi.responses import JSONResponse
-from tt_spec import Plugins, UserError
+from tt_spec import Measurement, Plugins, UserError
 from tt_spec.errors import OptionError, StoreError
 from tt_spec.recipe import resolve
 
 from tt_service import wire
 from tt_service.broker import HEARTBEAT_S, Agent
 from tt_service.desk import Desk, Refused, Unknown
+from tt_service.guard import who_of
 from tt_service.orders import ELSEWHERE
 
 __all__ = ["BODY_BYTES", "CAPABILITIES", "JOB_BYTES", "Lobby", "build"]
@@ -75,24 +76,21 @@ class Lobby:
                 continue
 
 
-def needs(scope: str) -> Any:
-    """The user of a request, if the key has the scope: `guard` has put it there."""
+def needs(*scopes: str) -> Any:
+    """The user of a request, if the key has one of the scopes: the guard has put it there."""
 
     def who(request: Request) -> Any:
-        user = getattr(request.state, "who", None)
-        if user is None:
-            raise HTTPException(401, "a key is needed", {"WWW-Authenticate": "Bearer"})
-        if scope not in user.scopes and "admin" not in user.scopes:
-            raise HTTPException(403, f"this key lacks the scope {scope!r}")
+        user = who_of(request.scope)
+        if not any(user.may(scope) for scope in scopes):
+            raise HTTPException(403, f"this key lacks the scope {' or '.join(map(repr, scopes))}")
         return user
 
-    who.scope = scope  # pyright: ignore[reportFunctionMemberAccess]
     return Depends(who)
 
 
 ForJobs = Annotated[Any, needs("jobs")]
 ForAgents = Annotated[Any, needs("agent")]
-ForReaders = Annotated[Any, needs("read")]
+ForReaders = Annotated[Any, needs("read", "jobs")]
 
 
 def everything(who: Any) -> str | None:
@@ -175,8 +173,7 @@ def _plain_routes(app: FastAPI, lobby: Lobby) -> None:
 
     @app.get("/v1", summary="Versions and capabilities, asked first of all")
     async def hello(request: Request) -> wire.Hello:
-        if getattr(request.state, "who", None) is None:
-            raise HTTPException(401, "a key is needed", {"WWW-Authenticate": "Bearer"})
+        who_of(request.scope)
         return wire.Hello(
             protocol=wire.PROTOCOL,
             oldest=wire.OLDEST,
@@ -194,9 +191,16 @@ def _plain_routes(app: FastAPI, lobby: Lobby) -> None:
 
     @app.get("/v1/history/{task}", summary="What the history knows of a task")
     async def history(
-        who: ForReaders, task: wire.Key, device: Annotated[str | None, Query(max_length=500)] = None
+        who: ForReaders,
+        task: wire.Key,
+        device: Annotated[str | None, Query(max_length=500)] = None,
+        best: Annotated[int, Query(ge=0, le=1000)] = 0,
     ) -> list[wire.Historic]:
-        return await lobby.call(_history, desk, task, device, who.name)
+        """The newest 10,000 rows or, where `best` is given, so many of the fastest."""
+        rows = await lobby.call(_history, desk, task, device, who.name)
+        if best:
+            rows = sorted((m for m in rows if m.error is None), key=lambda m: m.latency_s)[:best]
+        return [wire.Historic.of(m) for m in rows[-10_000:]]
 
 
 def _recipes(plugins: Plugins) -> list[wire.RecipeOut]:
@@ -211,12 +215,11 @@ def _recipes(plugins: Plugins) -> list[wire.RecipeOut]:
     return found
 
 
-def _history(desk: Desk, task: str, device: str | None, owner: str) -> list[wire.Historic]:
-    """The newest rows, at most 10,000: the shared ones and the user's own."""
+def _history(desk: Desk, task: str, device: str | None, owner: str) -> list[Measurement]:
+    """The shared rows and the user's own private ones."""
     with desk.lock:
         stores = [desk.store(None), *([desk.store(owner)] if desk.has_private(owner) else [])]
-    rows = [m for store in stores for m in store.query(task_key=task, device=device)]
-    return [wire.Historic.of(m) for m in rows[-10_000:]]
+    return [m for store in stores for m in store.query(task_key=task, device=device)]
 
 
 def _job_routes(app: FastAPI, lobby: Lobby) -> None:

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from tt_service import wire
 from tt_service.errors import ServiceError
+from tt_service.listening import server_url
 
 __all__ = ["Gone", "Http"]
 
@@ -41,6 +42,7 @@ class Http:
         sleep: Waits, seconds.
         stop: Asked before each wait whether to give up, which raises `ServiceError`.
         transport: Of httpx; None is the network. For tests.
+        insecure: Whether the key may cross a network in plain text.
     """
 
     def __init__(
@@ -50,10 +52,9 @@ class Http:
         sleep: Callable[[float], None] = time.sleep,
         stop: Callable[[], bool] = lambda: False,
         transport: httpx.BaseTransport | None = None,
+        insecure: bool = False,
     ) -> None:
-        if not url.startswith(("http://", "https://")):
-            raise ServiceError(f"a server is a URL such as http://127.0.0.1:8420, got {url!r}")
-        self.url, self.sleep, self.stop = url.rstrip("/"), sleep, stop
+        self.url, self.sleep, self.stop = server_url(url, insecure), sleep, stop
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         timeout = httpx.Timeout(30.0, connect=10.0)
         self._client = httpx.Client(base_url=self.url, headers=headers, timeout=timeout, transport=transport)

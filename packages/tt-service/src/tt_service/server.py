@@ -12,12 +12,15 @@ from typing import Any
 import uvicorn
 
 from tt_service.app import build
+from tt_service.database import path_of
 from tt_service.desk import Desk
+from tt_service.guard import Guard
+from tt_service.keys import Keys
+from tt_service.listening import Listening
 from tt_service.runner import Bounds
 
-__all__ = ["PORT", "Options", "Server", "make"]
+__all__ = ["Options", "Server", "make"]
 
-PORT = 8420
 END_S = 3
 """How long open requests may take once the server is to end."""
 
@@ -27,19 +30,15 @@ class Options:
     """How a server is run.
 
     Args:
-        history: The shared history.
-        host, port: Where it listens; port 0 takes a free one.
-        cert, key: Files for TLS.
+        history: The shared history; the service's own tables and its keys lie beside it.
+        listening: Where; port 0 takes a free one.
         thinkers: Jobs that may think at once.
         bounds: Of a job's process.
         lease_s: How long a lease lasts without a heartbeat.
     """
 
     history: Path
-    host: str = "127.0.0.1"
-    port: int = PORT
-    cert: Path | None = None
-    key: Path | None = None
+    listening: Listening = field(default_factory=Listening)
     thinkers: int = 8
     bounds: Bounds = field(default_factory=Bounds)
     lease_s: float = 30.0
@@ -64,26 +63,21 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def make(options: Options, guarded: Callable[[Any], Any], ready: Callable[[int], None] = lambda port: None) -> Server:
+def make(options: Options, ready: Callable[[int], None] = lambda port: None) -> Server:
     """A server, its history open; `run` serves until a signal ends it.
 
     Args:
-        guarded: Wraps the application in what checks keys and bodies.
         ready: Told the port when requests are taken.
     """
+    listening = options.listening.checked()
     desk = Desk(options.history, options.bounds, options.thinkers, lease_s=options.lease_s)
     config = uvicorn.Config(
-        guarded(build(desk)),
-        host=options.host,
-        port=options.port,
+        Guard(build(desk), Keys(path_of(options.history))),
         log_level="warning",
         access_log=False,
-        proxy_headers=False,
-        server_header=False,
         timeout_graceful_shutdown=END_S,
         timeout_keep_alive=75,
-        ssl_certfile=None if options.cert is None else str(options.cert),
-        ssl_keyfile=None if options.key is None else str(options.key),
         lifespan="on",
+        **listening.options(),
     )
     return Server(config, desk, ready)
