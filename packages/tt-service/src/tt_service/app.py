@@ -20,6 +20,7 @@ from tt_service import wire
 from tt_service.broker import HEARTBEAT_S, Agent
 from tt_service.desk import Desk, Refused, Unknown
 from tt_service.guard import who_of
+from tt_service.keys import Who
 from tt_service.orders import ELSEWHERE
 
 __all__ = ["BODY_BYTES", "CAPABILITIES", "JOB_BYTES", "Lobby", "build"]
@@ -76,21 +77,22 @@ class Lobby:
                 continue
 
 
-def needs(*scopes: str) -> Any:
+class Needs:
     """The user of a request, if the key has one of the scopes: the guard has put it there."""
 
-    def who(request: Request) -> Any:
+    def __init__(self, *scopes: str) -> None:
+        self.scopes = scopes
+
+    def __call__(self, request: Request) -> Who:
         user = who_of(request.scope)
-        if not any(user.may(scope) for scope in scopes):
-            raise HTTPException(403, f"this key lacks the scope {' or '.join(map(repr, scopes))}")
+        if not any(user.may(scope) for scope in self.scopes):
+            raise HTTPException(403, f"this key lacks the scope {' or '.join(map(repr, self.scopes))}")
         return user
 
-    return Depends(who)
 
-
-ForJobs = Annotated[Any, needs("jobs")]
-ForAgents = Annotated[Any, needs("agent")]
-ForReaders = Annotated[Any, needs("read", "jobs")]
+ForJobs = Annotated[Who, Depends(Needs("jobs"))]
+ForAgents = Annotated[Who, Depends(Needs("agent"))]
+ForReaders = Annotated[Who, Depends(Needs("read", "jobs"))]
 
 
 def everything(who: Any) -> str | None:
