@@ -48,7 +48,7 @@ def places(app: FastAPI) -> Iterator[Place]:
     """Every method of every route."""
     for route in app.routes:
         assert isinstance(route, Route), f"{route} is no plain route: say here who may use it"
-        asked = [d.call for d in route.dependant.dependencies] if isinstance(route, APIRoute) else []
+        asked: list[Any] = [d.call for d in route.dependant.dependencies] if isinstance(route, APIRoute) else []
         scopes = [call.scopes for call in asked if isinstance(call, Needs)]
         assert len(scopes) <= 1, f"{route.path} asks twice"
         body = isinstance(route, APIRoute) and route.body_field is not None
