@@ -102,6 +102,7 @@ def test_a_job_waits_for_an_agent_that_can_and_says_so(tmp_path):
     with house(tmp_path) as here:
         here.agent("wrong", Bench(device="another"))
         job = here.http.post("/v1/jobs", job_of(trials=8), wire.JobOut, wait_s=60)
+        waiting = ""
         for _ in range(100):
             waiting = here.http.get(f"/v1/jobs/{job.id}", wire.JobOut).waiting
             if waiting:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,8 +52,8 @@ class Bench:
     """A bench of a formula."""
 
     device: str = "toy"
-    targets: tuple[str, ...] = ("*",)
-    evaluators: tuple[str, ...] = ("fixed", "once")
+    targets: Sequence[str] = ("*",)
+    evaluators: Sequence[str] = ("fixed", "once")
     versions: dict[str, str] = field(default_factory=lambda: {"toy": "1"})
     made: Any = field(default_factory=Judge)
 
