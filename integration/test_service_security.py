@@ -17,12 +17,12 @@ from hypothesis import HealthCheck, given, seed, settings
 from starlette.routing import Route
 from starlette.testclient import TestClient
 from tt_service import wire
-from tt_service.app import build
+from tt_service.app import Needs, build
 from tt_service.database import path_of
 from tt_service.desk import Desk
 from tt_service.guard import Guard
 from tt_service.keys import SCOPES, Keys
-from tt_spec import VirtualClock
+from tt_spec import StoreError, VirtualClock
 from tt_spec.pieces.synthetic import synthetic_task
 
 FREE = {"/readyz", "/v1", "/openapi.json"}
@@ -33,11 +33,11 @@ AGENT = {"name": "bench-1", "device": "toy", "targets": ["*"], "evaluators": ["f
 
 @dataclass
 class Place:
-    """A method of a path, and the scope that it declares."""
+    """A method of a path, and the scopes of which it wants one."""
 
     method: str
     path: str
-    scope: str | None
+    scopes: tuple[str, ...]
     body: bool
 
     def __str__(self) -> str:
@@ -48,22 +48,19 @@ def places(app: FastAPI) -> Iterator[Place]:
     """Every method of every route."""
     for route in app.routes:
         assert isinstance(route, Route), f"{route} is no plain route: say here who may use it"
-        scopes = (
-            [getattr(d.call, "scope", None) for d in route.dependant.dependencies]
-            if isinstance(route, APIRoute)
-            else []
-        )
-        assert len(scopes) <= 1, f"{route.path} asks for several scopes"
+        asked: list[Any] = [d.call for d in route.dependant.dependencies] if isinstance(route, APIRoute) else []
+        scopes = [call.scopes for call in asked if isinstance(call, Needs)]
+        assert len(scopes) <= 1, f"{route.path} asks twice"
         body = isinstance(route, APIRoute) and route.body_field is not None
         for method in sorted(route.methods or ()):
-            yield Place(method, route.path, scopes[0] if scopes else None, body)
+            yield Place(method, route.path, scopes[0] if scopes else (), body)
 
 
 class House:
     """A server without processes of jobs, behind its guard; ada has a job there."""
 
     def __init__(self, folder: Path) -> None:
-        self.clock = VirtualClock(1e9)
+        self.clock, self.folder = VirtualClock(1e9), folder
         self.desk = Desk(folder / "shared.db", thinkers=0)
         self.keys = Keys(path_of(folder / "shared.db"), self.clock)
         self.app = build(self.desk)
@@ -120,9 +117,9 @@ def line(answer: Any) -> str:
 
 
 def test_every_route_says_who_may_use_it(house):
-    undeclared = {p.path for p in house.places if p.scope is None}
+    undeclared = {p.path for p in house.places if not p.scopes}
     assert undeclared == FREE | {"/healthz"}
-    assert {p.scope for p in house.places if p.scope} <= set(SCOPES)
+    assert {s for p in house.places for s in p.scopes} <= set(SCOPES)
     assert {p.path for p in house.places if p.body} == set(house.bodies), "a sound body for each, for the tests below"
 
 
@@ -132,7 +129,7 @@ def test_without_a_valid_key_every_route_gives_one_answer(house):
     house.clock.advance(2.0)
     wrong = house.mine[:-1] + ("A" if house.mine[-1] != "A" else "B")
     answers = set()
-    unknown = [Place("GET", "/no/such/page", None, False), Place("PATCH", "/v1/jobs", None, False)]
+    unknown = [Place("GET", "/no/such/page", (), False), Place("PATCH", "/v1/jobs", (), False)]
     for place in [p for p in house.places if p.path != "/healthz"] + unknown:
         for key in (None, "", "x", wrong, late, gone):
             answer = house.tell(key, place.method, house.at(place), house.bodies.get(place.path))
@@ -144,14 +141,14 @@ def test_without_a_valid_key_every_route_gives_one_answer(house):
 
 def test_a_key_without_the_scope_is_refused_and_with_it_let_in(house):
     for place in house.places:
-        if place.scope is None:
+        if not place.scopes:
             continue
-        others = [s for s in SCOPES if s not in (place.scope, "admin")]
+        others = [s for s in SCOPES if s not in (*place.scopes, "admin")]
         body = {} if place.path == "/v1/jobs" else house.bodies.get(place.path)  # a sound job would be waited for
         under = house.tell(house.keys.add("ada", others), place.method, house.at(place), body)
-        assert under.status_code == 403 and place.scope in line(under), str(place)
+        assert under.status_code == 403 and all(s in line(under) for s in place.scopes), str(place)
         if not place.path.endswith(("/events", "/cancel")):  # which wait, and which ends ada's job
-            for scope in (place.scope, "admin"):
+            for scope in (*place.scopes, "admin"):
                 answer = house.tell(house.keys.add("ada", [scope]), place.method, house.at(place), body)
                 assert answer.status_code not in (401, 403) and answer.status_code < 500, f"{place}: {answer.text}"
 
@@ -177,6 +174,8 @@ def test_a_private_jobs_task_is_for_agents_of_its_user_alone(house):
     theirs = house.tell(bob, "GET", f"/v1/jobs/{secret}/tasks/{task}")
     none = house.tell(bob, "GET", f"/v1/jobs/{'0' * 32}/tasks/{task}")
     assert theirs.status_code == 404 and theirs.content == none.content
+    (rows,) = [p for p in house.folder.iterdir() if ".private-" in p.name and not p.name.endswith(("-wal", "-shm"))]
+    assert rows.stat().st_mode & 0o077 == 0
     house.desk.cancel(house.desk.job(secret, None))
 
 
@@ -265,6 +264,23 @@ def test_a_path_as_a_name_leads_nowhere(house, name):
             assert found == [] or 400 <= answer.status_code < 500, f"{place}: {answer.status_code} {answer.text[:300]}"
 
 
+@pytest.mark.parametrize(
+    ("error", "status", "says"),
+    [
+        (StoreError("/srv/shared.db: disk is full"), 503, "the server's store cannot be used now"),
+        (KeyError("/srv/secret"), 500, "a defect of the server; its log says more"),
+    ],
+)
+def test_what_fails_inside_is_told_to_the_log_alone(house, monkeypatch, caplog, error, status, says):
+    def fails(*_):
+        raise error
+
+    monkeypatch.setattr(house.desk, "listed", fails)
+    answer = house.tell(house.mine, "GET", "/v1/jobs")
+    assert (answer.status_code, line(answer)) == (status, says)
+    assert "/srv/s" in caplog.text
+
+
 def test_the_document_says_nothing_of_keys(house):
     text = json.dumps(house.tell(house.mine, "GET", "/openapi.json").json())
     assert house.mine not in text and str(house.desk.history) not in text
@@ -277,9 +293,11 @@ def test_the_document_says_nothing_of_keys(house):
 def operations(house):
     """Every operation of the OpenAPI document, by its name."""
     import schemathesis  # here, for it takes seconds and every worker reads this file
+    from schemathesis.core.result import Ok
 
     found = {}
     for result in schemathesis.openapi.from_dict(house.app.openapi()).get_all_operations():
+        assert isinstance(result, Ok)
         operation = result.ok()
         found[f"{operation.method.upper()} {operation.path}"] = operation
     return found
@@ -297,7 +315,7 @@ def survives(house: House, keys: list[str | None], name: str, case: Any) -> None
     """The case's request, of ada's job and agent, with each key is answered, and not by a 5xx."""
     body = hasty(name, case.body) if case.media_type else None
     query = {k: str(v) for k, v in hasty(name, case.query or {}).items()}
-    path = house.at(Place(case.method, case.path, None, False)) + (
+    path = house.at(Place(case.method, case.path, (), False)) + (
         f"?{urlencode(query, errors='surrogatepass')}" if query else ""
     )
     for key in keys:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -20,6 +21,7 @@ from tt_service import wire
 from tt_service.broker import HEARTBEAT_S, Agent
 from tt_service.desk import Desk, Refused, Unknown
 from tt_service.guard import who_of
+from tt_service.keys import Who
 from tt_service.orders import ELSEWHERE
 
 __all__ = ["BODY_BYTES", "CAPABILITIES", "JOB_BYTES", "Lobby", "build"]
@@ -36,6 +38,7 @@ MOST_WAITING, MOST_JOBS = 1024, 100
 """Long polls at once, and jobs of one user that are not ended."""
 
 T = TypeVar("T")
+_log = logging.getLogger("tt_service")
 
 
 class Lobby:
@@ -76,21 +79,22 @@ class Lobby:
                 continue
 
 
-def needs(*scopes: str) -> Any:
+class Needs:
     """The user of a request, if the key has one of the scopes: the guard has put it there."""
 
-    def who(request: Request) -> Any:
+    def __init__(self, *scopes: str) -> None:
+        self.scopes = scopes
+
+    def __call__(self, request: Request) -> Who:
         user = who_of(request.scope)
-        if not any(user.may(scope) for scope in scopes):
-            raise HTTPException(403, f"this key lacks the scope {' or '.join(map(repr, scopes))}")
+        if not any(user.may(scope) for scope in self.scopes):
+            raise HTTPException(403, f"this key lacks the scope {' or '.join(map(repr, self.scopes))}")
         return user
 
-    return Depends(who)
 
-
-ForJobs = Annotated[Any, needs("jobs")]
-ForAgents = Annotated[Any, needs("agent")]
-ForReaders = Annotated[Any, needs("read", "jobs")]
+ForJobs = Annotated[Who, Depends(Needs("jobs"))]
+ForAgents = Annotated[Who, Depends(Needs("agent"))]
+ForReaders = Annotated[Who, Depends(Needs("read", "jobs"))]
 
 
 def everything(who: Any) -> str | None:
@@ -142,7 +146,11 @@ def _errors(app: FastAPI) -> None:
         return line(404, str(e))
 
     def store(request: Request, e: Any) -> JSONResponse:
-        return line(503, str(e), {"Retry-After": "5"})
+        _log.error("%s", e)  # it names files, which are not the caller's business
+        return line(503, "the server's store cannot be used now", {"Retry-After": "5"})
+
+    def defect(request: Request, e: Any) -> JSONResponse:
+        return line(500, "a defect of the server; its log says more")
 
     def missing(request: Request, e: Any) -> JSONResponse:
         return line(404, str(getattr(e, "detail", None) or "there is no such page"))
@@ -156,6 +164,7 @@ def _errors(app: FastAPI) -> None:
     app.add_exception_handler(ValueError, value)
     app.add_exception_handler(Unknown, unknown)
     app.add_exception_handler(StoreError, store)
+    app.add_exception_handler(Exception, defect)  # which the guard then writes into the log
     app.add_exception_handler(UserError, value)
 
 

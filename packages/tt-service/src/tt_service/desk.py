@@ -25,7 +25,7 @@ from tt_spec.types import Bar
 
 from tt_service import wire
 from tt_service.broker import LOST, Agent, Batch, Broker, Call, Counts, Needs, Row, Taken
-from tt_service.database import path_of
+from tt_service.database import path_of, told
 from tt_service.journal import JobRecord, Journal
 from tt_service.plain import plain
 from tt_service.runner import Bounds, Runner
@@ -159,6 +159,9 @@ class Desk:
         """The shared history, or the one of a user's private rows."""
         path = self._path(owner)
         if path not in self._stores:
+            if owner is not None and not os.path.exists(path):
+                with told(path):
+                    os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
             self._stores[path] = self.plugins.build("store", "sqlite", path=path, wait_s=2.0)
             store = self._stores[path]
             if isinstance(store, Remembers):
