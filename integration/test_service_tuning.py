@@ -139,16 +139,19 @@ class Recorded:
     device, targets, evaluators, versions = "recorded", ["*"], ["fixed"], {}
 
     def __init__(self, parts):
-        self.parts = parts
+        self.parts, self.made = parts, None
 
     def measurer(self, evaluator, options):
-        piece = Plugins().build("evaluator", evaluator, **options)
-        return Replay(self.parts, piece, VirtualClock(), seed=1)
+        if self.made is None:
+            piece = Plugins().build("evaluator", evaluator, **options)
+            self.made = Replay(self.parts, piece, VirtualClock(), seed=1, unrecorded="nearest")
+        return self.made
 
 
 def test_with_one_agent_and_one_seed_the_rows_are_those_of_a_local_run(place, tmp_path):
     parts = load(RECORDINGS / "encoder-up-template.json.gz").parts
-    tasks, sets = [p.task for p in parts], ["batch=24"]
+    wired = [wire.TaskWire.of(p.task) for p in parts]  # the recording's own space draws from its recorded rows alone
+    tasks, sets = [t.thing() for t in wired], ["batch=24"]
     plugins, store, clock = Plugins(), MemoryStore(), WallClock()
     recipe = resolve("autotvm", sets, plugins)
     budget = [plugins.build("stopper", "trials", trials=72)]
@@ -169,7 +172,7 @@ def test_with_one_agent_and_one_seed_the_rows_are_those_of_a_local_run(place, tm
     thread = threading.Thread(target=agent.run, daemon=True)
     thread.start()
     asked = {"recipe": "autotvm", "sets": sets, "seed": 5, "trials": 72, "device": "recorded"}
-    spec = wire.JobIn(name="recorded", tasks=[wire.TaskWire.of(t) for t in tasks], **asked)
+    spec = wire.JobIn(name="recorded", tasks=wired, **asked)
     job = place.http.post("/v1/jobs", spec, wire.JobOut, wait_s=90)
     while (last := place.http.get(f"/v1/jobs/{job.id}", wire.JobOut)).state == "running":
         time.sleep(0.1)
