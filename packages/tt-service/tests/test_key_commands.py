@@ -10,7 +10,6 @@ from tt_service.database import path_of
 from tt_service.key_commands import COMMANDS
 from tt_service.keys import Keys
 from tt_spec.errors import OptionError
-from typer.testing import CliRunner
 
 app = typer.Typer()
 for name, command in COMMANDS.items():
@@ -18,31 +17,30 @@ for name, command in COMMANDS.items():
 
 
 @pytest.fixture
-def call(tmp_path):
-    """A command on the server's history; what it says."""
+def call(tmp_path, capsys):
+    """A command on the server's history; what it says on stdout and stderr."""
 
     def run(*arguments: str):
-        done = CliRunner().invoke(app, [*arguments, "--history", str(tmp_path / "shared.db")], catch_exceptions=False)
-        assert done.exit_code == 0, done.output
-        return done
+        app([*arguments, "--history", str(tmp_path / "shared.db")], standalone_mode=False)
+        return capsys.readouterr()
 
     return run
 
 
 def test_a_key_is_printed_once_and_works(call, tmp_path):
     done = call("add", "ada", "--scope", "jobs, agent", "--expires", "90d")
-    key = done.stdout.strip()
+    key = done.out.strip()
     keys = Keys(path_of(tmp_path / "shared.db"))
     who = keys.check(key)
     assert who is not None and (who.name, who.scopes) == ("ada", {"jobs", "agent"})
     (listed,) = keys.listed()
     assert listed.expires is not None and 89.9 * 86400 < listed.expires - listed.created < 90.1 * 86400
-    assert "not shown again" in done.stderr and key not in done.stderr
-    table = call("list").stdout
+    assert "not shown again" in done.err and key not in done.err
+    table = call("list").out
     assert key[:15] in table and key[16:] not in table and "agent,jobs" in table and "valid" in table
-    assert call("revoke", "ada").stdout == f"revoked {key[:15]} of ada\n" and keys.check(key) is None
-    assert call("revoke", key[:15]).stdout == f"{key[:15]} was revoked before\n"
-    (told,) = json.loads(call("list", "--json").stdout)
+    assert call("revoke", "ada").out == f"revoked {key[:15]} of ada\n" and keys.check(key) is None
+    assert call("revoke", key[:15]).out == f"{key[:15]} was revoked before\n"
+    (told,) = json.loads(call("list", "--json").out)
     assert (told["name"], told["state"], told["scopes"]) == ("ada", "revoked", ["agent", "jobs"])
     keys.close()
 
