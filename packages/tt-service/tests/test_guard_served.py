@@ -50,7 +50,7 @@ def place(tmp_path_factory):
 
 
 def talk(port: int, head: str, *parts: bytes) -> tuple[str, str]:
-    """Status line and whole answer to a request whose head and parts are sent; reads until the server closes, which is a
+    """Status line and whole answer to a request whose head and parts are sent; reads until the server closes: a
     reset where it left some of them unread."""
     found = b""
     with socket.create_connection(("127.0.0.1", port), timeout=20) as s, suppress(ConnectionError):
