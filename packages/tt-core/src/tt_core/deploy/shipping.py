@@ -22,6 +22,7 @@ from tt_core.compiler.reference import doubt, variants
 from tt_core.compiler.target import threads_of
 from tt_core.deploy import library as files
 from tt_core.deploy.nudging import Nudged, share
+from tt_core.deploy.states import STEPS, following
 from tt_core.deploy.verification import verify
 from tt_core.errors import ModelError, VerificationError
 from tt_core.shares import heavy, shares
@@ -310,17 +311,38 @@ def _plain(shipment: Shipment, inputs: dict[str, np.ndarray]) -> _Chosen:
 
 
 def _verified(shipment: Shipment, library: Path, inputs: dict[str, np.ndarray]) -> dict[str, str]:
-    """The programs that a library's outputs agree with."""
-    measurer, stages = shipment.measurer, shipment.stages
+    """The programs that a library's outputs agree with; of a model with states over `STEPS` steps, in each of which all
+    get the states that the library has computed."""
+    model, measurer, stages = shipment.ready.model, shipment.measurer, shipment.stages
+    rng, done = np.random.default_rng(1), 1
     with stages.stage("verifying", "verifying the model"):
         inputs, want = _telling(shipment, inputs)
-        if library == shipment.untuned:
-            return verify(shipment.ready.model, inputs, want, want, stages.say)
-        got, plain, nudged = measurer.run_model(str(library), inputs), str(shipment.untuned), None
-        if isinstance(measurer, NudgesModels):
-            by, nudge = share(shipment.ready.lowered.mod), measurer.nudge_model
-            nudged = Nudged(want, lambda seeds: nudge(plain, inputs, by, seeds))
-        return verify(shipment.ready.model, inputs, got, want, stages.say, nudged)
+        got, said = _agrees(shipment, library, inputs, want, stages.say)
+        while done < STEPS and (after := following(model, inputs, got, rng)) is not None:
+            done, inputs, want = done + 1, after, measurer.run_model(str(shipment.untuned), after)
+            try:
+                got, _ = _agrees(shipment, library, inputs, want)
+            except VerificationError as e:
+                raise VerificationError(f"{e}, in step {done} with its states fed back") from e
+    return {peer: f"{text}, over {done} steps" if done > 1 else text for peer, text in said.items()}
+
+
+def _agrees(
+    shipment: Shipment,
+    library: Path,
+    inputs: dict[str, np.ndarray],
+    want: list[np.ndarray],
+    say: Callable[[str], None] = lambda text: None,
+) -> tuple[list[np.ndarray], dict[str, str]]:
+    """A library's outputs, and the programs that they agree with; raises `VerificationError`."""
+    measurer, model = shipment.measurer, shipment.ready.model
+    if library == shipment.untuned:
+        return want, verify(model, inputs, want, want, say)
+    got, plain, nudged = measurer.run_model(str(library), inputs), str(shipment.untuned), None
+    if isinstance(measurer, NudgesModels):
+        by, nudge = share(shipment.ready.lowered.mod), measurer.nudge_model
+        nudged = Nudged(want, lambda seeds: nudge(plain, inputs, by, seeds))
+    return got, verify(model, inputs, got, want, say, nudged)
 
 
 def _telling(shipment: Shipment, inputs: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
