@@ -77,9 +77,9 @@ def _search(task: Any, trials: int, space: str, goal: float) -> tuple[float, flo
     from tt_core.assembly import BACKEND
     from tt_core.compiler.backend import TvmBackend
     from tt_core.compiler.target import cores
-    from tt_core.recipe import resolve
     from tt_measure.pool import WorkerPool
     from tt_spec import Bar, Pipeline
+    from tt_spec.recipe import resolve
 
     start = time.perf_counter()
     recipe = resolve("tt", [f"space={space}"])

@@ -23,12 +23,12 @@ from typing import Any
 
 import numpy as np
 import psutil
-from tt_core.assembly import assemble
 from tt_core.events.log import EventLog
-from tt_core.recipe import resolve
 from tt_history import SqliteStore
 from tt_spec import Batch, Listener, Measurement, RunInfo, Task, TaskState, WallClock
+from tt_spec.assembly import assemble
 from tt_spec.pieces.synthetic import SyntheticMeasurer, synthetic_task
+from tt_spec.recipe import resolve
 from tt_spec.types import Bar, Trial
 
 THINKING = ("fit", "predict", "propose", "select")

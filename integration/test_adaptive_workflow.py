@@ -11,10 +11,10 @@ from tt_bench.recording import Recorded
 from tt_bench.runs import tune
 from tt_bench.stats import quality
 from tt_core.host import Host
-from tt_core.recipe import resolve
 from tt_spec import RunInfo, VirtualClock
 from tt_spec.pieces.memory_store import MemoryStore
 from tt_spec.pieces.synthetic import SyntheticMeasurer, synthetic_task
+from tt_spec.recipe import resolve
 from tt_spec.types import Batch
 
 from .conftest import events

@@ -10,13 +10,13 @@ from tt_bench import runpage
 from tt_core.events import retell
 from tt_core.events.log import EventLog
 from tt_core.host import Host
-from tt_core.recipe import resolve
 from tt_history import SqliteStore
 from tt_measure import Adaptive, Fixed
 from tt_sample import Diverse
 from tt_search import Anneal, ContextualAnneal
 from tt_spec import Loop, Pipeline, Proposal, RunInfo, VirtualClock
 from tt_spec.pieces.synthetic import SyntheticMeasurer, synthetic_task
+from tt_spec.recipe import resolve
 from tt_surrogate import XGB, ForestEI, GaussianProcess
 from tt_surrogate.improvement import expected_improvement
 

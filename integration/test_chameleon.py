@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from tt_core.recipe import resolve
 from tt_spec import Bar, Pipeline
 from tt_spec.pieces.synthetic import SyntheticMeasurer, synthetic_task
+from tt_spec.recipe import resolve
 from tt_spec.serial import to_json
 
 SA = ["searcher=anneal", "searcher.unit=spread", "searcher.temperature=0.3"]

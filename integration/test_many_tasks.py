@@ -6,9 +6,9 @@ import dataclasses
 import math
 
 import pytest
-from tt_core.light import LightScheduler
 from tt_schedule import Gradient, Minutes, RoundRobin
 from tt_spec import Loop, Pipeline, RunInfo, VirtualClock
+from tt_spec.light import LightScheduler
 from tt_spec.pieces.memory_store import MemoryStore
 from tt_spec.pieces.null_surrogate import NullSurrogate
 from tt_spec.pieces.random_searcher import RandomSearcher

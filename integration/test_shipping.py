@@ -14,12 +14,12 @@ from tt_core import tuning
 from tt_core.compiler.backend import HOPELESS, TvmBackend, TvmCandidate
 from tt_core.compiler.runtime import digest
 from tt_core.deploy import shipping
-from tt_core.errors import FileError
 from tt_core.prepared import prepare
 from tt_core.stages import Stages
 from tt_history.sqlite import SqliteStore
 from tt_measure import WorkerPool
 from tt_spec import Measurement, Pipeline, Plugins, Trial, WallClock
+from tt_spec.errors import FileError
 from tt_spec.pieces.null_surrogate import NullSurrogate
 from tt_spec.pieces.random_searcher import RandomSearcher
 from tt_spec.pieces.top_sampler import TopSampler

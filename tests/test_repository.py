@@ -90,7 +90,7 @@ def test_the_call_in_a_page_has_arguments_that_exist(page):
 
 
 def test_the_recipe_in_the_docs_is_one(tmp_path):
-    from tt_core.recipe import resolve
+    from tt_spec.recipe import resolve
 
     (text,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "recipes.md").read_text(), re.DOTALL)
     path = tmp_path / "mine.toml"

@@ -11,8 +11,8 @@ from tt_bench.recording import Pace, Recorded
 from tt_bench.runs import Live
 from tt_bench.tapes import _Charged
 from tt_bench.thinking import Stopwatch, WatchedModel, WatchedPrograms
-from tt_core.light import LightScheduler
 from tt_spec import Slot, VirtualClock
+from tt_spec.light import LightScheduler
 from tt_spec.pieces.synthetic import synthetic_task
 from tt_spec.pipeline import ProgramSource
 from tt_spec.roles import CAPABILITIES, Scheduler, Surrogate, capabilities

@@ -44,7 +44,7 @@ def counted(self, task, codes, bar):
 replay.Replay.measure = counted
 try:  # before assembly, the bench left out the wrapper that tt tune has
     from tt_spec.pieces.light_scheduler import LightScheduler
-    from tt_core.recipe import Recipe
+    from tt_spec.recipe import Recipe
 
     build = Recipe.build
     wrapped = lambda self, piece: LightScheduler(piece, self.light)

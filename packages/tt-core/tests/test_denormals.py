@@ -14,9 +14,9 @@ from tt_core.compiler import denormals, mode
 from tt_core.compiler.arrays import compare
 from tt_core.compiler.lower import lower
 from tt_core.deploy.library import compile_library
-from tt_core.errors import OptionError
 from tt_core.request import Request
 from tt_core_fakes import with_space
+from tt_spec.errors import OptionError
 from tvm import relax
 
 NATIVE = target.resolve("native")

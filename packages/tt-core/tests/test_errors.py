@@ -4,15 +4,17 @@ import os
 import signal
 
 import pytest
+import tt_spec.errors
 from tt_core import errors
 from tt_core.host import Host
 from tt_spec import PluginError
 
 
 def test_every_kind_has_the_code_that_is_documented():
-    kinds = {getattr(errors, name).exit_code: name for name in errors.__all__ if name.endswith("Error")}
-    assert kinds.keys() == {2, 3, 4, 5, 6, 7, 8}, "UserError and OptionError share one"
-    assert kinds.keys() < errors.EXIT_CODES.keys()
+    family = [getattr(m, name) for m in (errors, tt_spec.errors) for name in m.__all__ if name.endswith("Error")]
+    kinds = {kind.exit_code for kind in family}
+    assert kinds == {2, 3, 4, 5, 6, 7, 8}, "UserError and OptionError share one"
+    assert kinds < errors.EXIT_CODES.keys()
 
     class Own(errors.ModelError):
         """Of somebody's source."""

@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tt_core.cli.history import retold
 from tt_core.cli.progress import PlainLines
-from tt_core.errors import FileError
 from tt_core.events import log as eventlog
 from tt_core.events import retell
 from tt_core.events.log import EventLog, JsonLines, strict
 from tt_spec import Listener, Loop, Pipeline, Proposal, RunInfo, VirtualClock
+from tt_spec.errors import FileError
 from tt_spec.pieces.memory_store import MemoryStore
 from tt_spec.pieces.null_surrogate import NullSurrogate
 from tt_spec.pieces.random_searcher import RandomSearcher

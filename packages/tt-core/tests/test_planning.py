@@ -7,11 +7,11 @@ import inspect
 import math
 
 import pytest
-from tt_core.light import LightScheduler
 from tt_core.planning import PAUSE_S, paces, plan, simulate
 from tt_core.request import Asked, Request
 from tt_core.tuning import tune
 from tt_spec import Loop, Measurement, Pipeline, RunInfo, Slot, TaskState, VirtualClock
+from tt_spec.light import LightScheduler
 from tt_spec.pieces.memory_store import MemoryStore
 from tt_spec.pieces.null_surrogate import NullSurrogate
 from tt_spec.pieces.random_searcher import RandomSearcher

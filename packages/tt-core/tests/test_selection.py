@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from tt_core.errors import ModelError, OptionError
+from tt_core.errors import ModelError
 from tt_core.selection import select, share_of
+from tt_spec.errors import OptionError
 from tt_spec.pieces.synthetic import synthetic_task
 
 

@@ -7,6 +7,7 @@ import json
 import psutil
 import pytest
 import tvm
+from tt_core.compiler import target as targets
 from tt_core.compiler.target import cores, device_fingerprint, resolve, runnable
 from tt_core.errors import TargetError
 
@@ -125,3 +126,22 @@ def test_fingerprints_differ_by_cores_and_are_stable():
     two, three = (resolve({"kind": "llvm", "mcpu": "skylake", "num-cores": n}) for n in (2, 3))
     assert device_fingerprint(two) == device_fingerprint(two) != device_fingerprint(three)
     assert "2 cores" in device_fingerprint(two)
+
+
+def test_the_compiler_has_a_version():
+    assert {"tvm", "llvm"} == set(targets.compiler()) and all(targets.compiler().values())
+
+
+def test_a_device_that_is_no_cpu_has_its_model_and_driver(monkeypatch, tmp_path):
+    class Card:
+        exist, device_name = True, "GPU of a kind"
+
+    cuda = resolve("cuda")
+    without = device_fingerprint(cuda)
+    monkeypatch.setattr(tvm, "device", lambda kind, number: Card())
+    monkeypatch.setattr(targets, "DRIVER", tmp_path / "version")
+    assert "GPU of a kind/driver unknown/" in device_fingerprint(cuda) != without
+    (tmp_path / "version").write_text("570.1\n")
+    assert "GPU of a kind/driver 570.1/" in device_fingerprint(cuda)
+    cpu = resolve({"kind": "llvm", "num-cores": 1})
+    assert "GPU" not in device_fingerprint(cpu)

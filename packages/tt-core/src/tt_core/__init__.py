@@ -1,6 +1,6 @@
 """tt-core: models in, tasks out, tuning, deployment, the command `tt`.
 
-The runner stands here (`tuning`, `planning`, `prepared`, `assembly`, `recipe`, `host`, …); below it the rooms `deploy`,
+The runner stands here (`tuning`, `planning`, `prepared`, `assembly`, `host`, …); below it the rooms `deploy`,
 `models` and `compiler`, beside it `events`, above it `doctor` and `cli`. Imports go downwards only
 (docs/architecture.md).
 """

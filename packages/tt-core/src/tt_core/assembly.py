@@ -1,173 +1,30 @@
-"""Assembly: a run's pieces put together, for `tt tune`, its dry run, `tt bench` and whoever else runs recipes."""
+"""What a target, a model and TVM's workers are to a run that `tt_spec.assembly` puts together."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
 
-import numpy as np
-from tt_spec import Clock, Foreign, Guidance, Loop, Measurement, Pipeline, Plugins, StoreError, Task, blame
-from tt_spec.guidance import FeatureCache
-from tt_spec.pipeline import ProgramSource
-from tt_spec.roles import (
-    Checks,
-    Measurer,
-    MeasurerOptions,
-    Peaked,
-    Prestarts,
-    Races,
-    RacesModels,
-    Remembers,
-    RunsModels,
-    Scheduler,
-    Stopper,
-    Store,
-    missing,
-)
+from tt_spec import Task
+from tt_spec.recipe import Recipe
+from tt_spec.roles import MeasurerOptions
 from tt_spec.serial import JsonObject
 
 from tt_core.compiler.peak import peak_flops
 from tt_core.compiler.quiet import quiet
 from tt_core.compiler.target import resolve as resolve_target
 from tt_core.compiler.target import runnable
-from tt_core.errors import FileError, OptionError, TargetError
-from tt_core.light import LightScheduler
+from tt_core.errors import TargetError
 from tt_core.prepared import Prepared, prepare
-from tt_core.recipe import Recipe
 from tt_core.request import Request
-from tt_core.warm import warm_rows
 
 if TYPE_CHECKING:
     from tvm.target import Target
 
-__all__ = [
-    "BACKEND",
-    "Assembled",
-    "Pieces",
-    "about_the_history",
-    "assemble",
-    "check_target",
-    "open_store",
-    "prepared",
-    "start_measurer",
-    "start_models",
-]
+__all__ = ["BACKEND", "check_target", "peak_of", "prepared", "workers"]
 
 BACKEND = "tt_core.compiler.lean:worker_backend"
-
-
-class Pieces(Protocol):
-    """The part of a recipe that assembly needs: `tt_core.recipe.Recipe`, or one whose pieces are watched."""
-
-    plugins: Plugins
-    batch: int
-    verify: int
-    light: int
-
-    def build(self, role: str, **more: Any) -> Any: ...
-
-
-@dataclass(frozen=True)
-class Assembled:
-    """A run's pieces, ready for the loop.
-
-    Args:
-        pipelines: One per task, restored.
-        scheduler: The recipe's, kept from spending much on light tasks.
-        stoppers: The recipe's and those of the budget.
-        batch: Rows asked at once.
-    """
-
-    pipelines: list[Pipeline]
-    scheduler: LightScheduler
-    stoppers: list[Stopper]
-    batch: int
-
-    def loop(self, measurer: Measurer, store: Store, clock: Clock, **options: Any) -> Loop:
-        """The loop over them; `options` as in `tt_spec.Loop`: `info`, `listeners`, `halt`, `stamp`."""
-        return Loop(self.pipelines, measurer, store, self.scheduler, self.stoppers, clock, batch=self.batch, **options)
-
-
-def assemble(
-    recipe: Pieces,
-    tasks: Sequence[Task],
-    programs: ProgramSource | None,
-    *,
-    clock: Clock | None = None,
-    seed: int = 0,
-    budget: Sequence[Stopper] = (),
-    only_heavy: bool = False,
-    target: Target | None = None,
-    known: Callable[[Task], Iterable[Measurement]] = lambda task: (),
-    warm: Callable[[Task], np.ndarray | None] = lambda task: None,
-    lend: Callable[[Task, int], Sequence[Foreign]] = lambda task, rows: (),
-    pipeline: Callable[..., Pipeline] = Pipeline,
-) -> Assembled:
-    """Pipelines, scheduler and stoppers of a run.
-
-    Args:
-        programs: Makes programs of rows: the measurer.
-        budget: Stoppers beside the recipe's own.
-        only_heavy: The tasks are the heavy ones alone, so that none is kept short.
-        target: Of the machine that measures; its peak is measured for a scheduler that wants to know it.
-        known: Rows of a task that were measured before.
-        warm: Rows `(n, d)` of a task to measure first, before those of plug-ins.
-        lend: At most so many rows of other tasks and devices that may guide a task; for a recipe with a transfer.
-        pipeline: Makes a pipeline: `tt_spec.Pipeline` or one like it.
-    """
-    shared = recipe.build("surrogate")
-    peers: list[Pipeline] = []
-    features: FeatureCache = {}
-    for task in tasks:
-        made = pipeline(
-            task,
-            shared if shared.shared else recipe.build("surrogate"),
-            recipe.build("searcher"),
-            recipe.build("sampler"),
-            programs=programs,
-            draft=recipe.build("draft"),
-            verify=recipe.verify,
-            batch=recipe.batch,
-            seed=seed,
-            clock=clock,
-            peers=peers,
-            warm=_first(warm(task), warm_rows(task, recipe.plugins)),
-            guidance=_guidance(recipe, task, lend, seed, features),
-        )
-        made.restore(known(task))
-        peers.append(made)
-    own = recipe.build("stopper")
-    return Assembled(
-        list(peers), _scheduler(recipe, only_heavy, target), [*([] if own is None else [own]), *budget], recipe.batch
-    )
-
-
-def _guidance(
-    recipe: Pieces, task: Task, lend: Callable[[Task, int], Sequence[Foreign]], seed: int, features: FeatureCache
-) -> Guidance | None:
-    """The joint of the recipe's transfer, None without one, or where the first batch measures the whole space anyway.
-    What is lent is asked for when the task is first asked."""
-    piece = recipe.build("transfer")
-    if piece is None or task.space.size <= recipe.batch:
-        return None
-    return Guidance(piece, task, lambda: lend(task, piece.most), recipe.build, seed=seed, features=features)
-
-
-def _first(rows: np.ndarray | None, more: np.ndarray) -> np.ndarray:
-    return more if rows is None else np.concatenate([rows, more])
-
-
-def _scheduler(recipe: Pieces, only_heavy: bool, target: Target | None) -> LightScheduler:
-    scheduler: Scheduler = recipe.build("scheduler")
-    if isinstance(scheduler, Peaked) and target is not None and target.kind.name == "llvm":
-        scheduler.peak(peak_flops(target))
-    return LightScheduler(scheduler, recipe.light, **({"portion": 1.0} if only_heavy else {}))
-
-
-# -- what a run and its plan open alike ------------------------------------------------------------------------------
 
 
 def check_target(target: str | JsonObject | Target) -> Target:
@@ -179,28 +36,9 @@ def check_target(target: str | JsonObject | Target) -> Target:
     return resolved
 
 
-def open_store(recipe: Recipe, history: str | Path | None, stack: ExitStack, write: bool = True) -> Store:
-    """The recipe's store of that file, or one in memory; the stack closes it. Raises `FileError` if it is unusable."""
-    store: Store = recipe.plugins.build("store", "memory")
-    if history is not None:
-        store = recipe.build("store", path=str(history))
-    if lacking := missing(store, Store):
-        raise OptionError(f"recipe {recipe.name!r}, store: it lacks {', '.join(lacking)}, see tt_spec.roles.Store")
-    stack.callback(store.close)
-    with about_the_history():  # a history that cannot be read or written is reported before any work
-        next(iter(store.query(task_key="")), None)
-        if write and isinstance(store, Remembers):
-            store.remember([])
-    return store
-
-
-@contextmanager
-def about_the_history() -> Iterator[None]:
-    """Turn a store's complaint before anything is measured into one about the user's file."""
-    try:
-        yield
-    except StoreError as e:
-        raise FileError(str(e)) from e
+def peak_of(target: Target) -> Callable[[], float] | None:
+    """A measurement of the target's peak, FLOP/s; None where it is no CPU."""
+    return partial(peak_flops, target) if target.kind.name == "llvm" else None
 
 
 def prepared(request: Request, recipe: Recipe, target: Target, best: Callable[[Task], float]) -> Prepared:
@@ -221,37 +59,6 @@ def prepared(request: Request, recipe: Recipe, target: Target, best: Callable[[T
     )
 
 
-def start_models(recipe: Recipe) -> None:
-    """Let cost models load what they need, beside all that comes before the first batch, which they may choose. Named
-    weights that cannot be used are refused here."""
-    for role in ("surrogate", "draft"):
-        model = recipe.build(role)
-        if isinstance(model, Prestarts):
-            with blame("surrogate", model):
-                model.prestart()
-
-
-def start_measurer(recipe: Recipe, threads: int, stack: ExitStack, ships: bool) -> Any:
-    """The recipe's measurer, its workers on their way; the stack closes it.
-
-    Args:
-        threads: Of a program.
-        ships: The run writes a file, for which the measurer races and checks finalists and runs models.
-
-    Raises `OptionError` naming what the measurer lacks.
-    """
-    options = MeasurerOptions(BACKEND, threads, recipe.build("evaluator"))
-    needed = (Measurer, Races, Checks, RacesModels, RunsModels) if ships else (Measurer,)
-    try:
-        measurer = recipe.build("measurer", **vars(options))
-        if lacking := missing(measurer, *needed):
-            purpose = "a run that writes a file (--out) needs" if ships else "every run needs"
-            raise OptionError(
-                f"recipe {recipe.name!r}, measurer: it lacks {', '.join(lacking)}, which {purpose}; see tt_spec.roles"
-            )
-        stack.callback(measurer.close)
-        if isinstance(measurer, Prestarts):
-            measurer.prestart()
-    except (TypeError, ValueError) as e:
-        raise OptionError(f"recipe {recipe.name!r}, measurer: {e}") from e
-    return measurer
+def workers(recipe: Recipe, threads: int) -> MeasurerOptions:
+    """The options of a recipe's measurer here: workers that hold TVM, for programs of so many threads."""
+    return MeasurerOptions(BACKEND, threads, recipe.build("evaluator"))

@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from tt_spec import UserError, summary
+from tt_spec.errors import FileError
 
 __all__ = [
     "EXIT_CODES",
-    "FileError",
     "InstallationError",
     "ModelError",
-    "OptionError",
     "RunError",
     "TargetError",
     "UserError",
@@ -41,10 +40,6 @@ EXIT_CODES = {
 """The exit codes of the command `tt`; there are no others."""
 
 
-class OptionError(UserError):
-    """An option, recipe or piece that does not exist or does not fit."""
-
-
 class ModelError(UserError, exit_code=3):
     """A model or deployed library that cannot be read or imported."""
 
@@ -55,10 +50,6 @@ class TargetError(UserError, exit_code=4):
 
 class VerificationError(UserError, exit_code=5):
     """A tuned program computes something else; the message names the operator."""
-
-
-class FileError(UserError, exit_code=6):
-    """A history or an output that cannot be read or written."""
 
 
 class RunError(UserError, exit_code=7):

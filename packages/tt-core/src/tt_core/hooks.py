@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import functools
-from pathlib import Path
 from typing import Any
 
 from tt_spec.hooks import Entry, hookimpl
-from tt_spec.serial import JsonObject
 
 _SOURCES = "tt_core.models.sources"
 _FORMATS = [
@@ -73,25 +71,7 @@ def tt_formats() -> list[Entry]:
     ]
 
 
-@hookimpl
-def tt_recipes() -> list[Entry]:
-    folder = Path(__file__).parent / "recipes"
-    found = []
-    for path in sorted(folder.glob("*.toml")):
-        recipe = _toml(path)
-        found.append(
-            Entry(path.stem, functools.partial(_toml, path), recipe.get("summary", ""), recipe.get("source", ""))
-        )
-    return found
-
-
 def _zoo(name: str, batch: int = 1) -> Any:
     from tt_core.models import zoo
 
     return zoo.build(name, batch)
-
-
-def _toml(path: Path) -> JsonObject:
-    from tt_core.recipe import read_toml
-
-    return read_toml(path)

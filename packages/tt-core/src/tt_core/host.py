@@ -12,13 +12,13 @@ from tt_spec.roles import Evaluator, Listener
 from tt_spec.serial import JsonObject
 
 if TYPE_CHECKING:
+    from tt_spec.assembly import Assembled, Pieces
     from tt_spec.pipeline import ProgramSource
+    from tt_spec.recipe import Recipe
     from tvm.target import Target
 
-    from tt_core.assembly import Assembled, Pieces
     from tt_core.events.retell import Retold
     from tt_core.prepared import Prepared
-    from tt_core.recipe import Recipe
 
 __all__ = ["Host"]
 
@@ -34,16 +34,16 @@ class Host:
 
     def recipe(self, name: str, sets: Sequence[str] = (), plugins: Plugins | None = None) -> Recipe:
         """A recipe, resolved."""
-        from tt_core.recipe import resolve
+        from tt_spec.recipe import resolve
 
         return resolve(name, sets, plugins)
 
     def assemble(
         self, recipe: Pieces, tasks: Sequence[Task], programs: ProgramSource | None, **options: Any
     ) -> Assembled:
-        """Pipelines, scheduler and stoppers as `tt tune` has them; `options` are those of `tt_core.assembly.assemble`,
+        """Pipelines, scheduler and stoppers as `tt tune` has them; `options` are those of `tt_spec.assembly.assemble`,
         and `trials` for a budget of rows."""
-        from tt_core.assembly import assemble
+        from tt_spec.assembly import assemble
 
         trials = options.pop("trials", None)
         budget = [] if trials is None else [recipe.plugins.build("stopper", "trials", trials=trials)]

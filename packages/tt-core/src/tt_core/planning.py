@@ -31,18 +31,19 @@ from tt_spec import (
     blame,
     rows_left,
 )
+from tt_spec.assembly import Assembled, assemble, open_store
+from tt_spec.past import Past
 from tt_spec.pieces.memory_store import MemoryStore
+from tt_spec.recipe import resolve
 from tt_spec.roles import Scheduler, Stopper
 from tt_spec.serial import JsonObject
+from tt_spec.shares import latencies
 
-from tt_core.assembly import Assembled, assemble, check_target, open_store, prepared
+from tt_core.assembly import check_target, prepared
 from tt_core.compiler.target import compiler, device_fingerprint, threads_of, use_all_cores
-from tt_core.past import Past
-from tt_core.recipe import resolve
 from tt_core.request import Asked, Request
 from tt_core.requirements import require_tvm
 from tt_core.selection import share_of
-from tt_core.shares import latencies
 
 if TYPE_CHECKING:
     from typing import Unpack

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from tt_spec.errors import OptionError
 from tt_spec.serial import JsonObject
 
 from tt_core.compiler.mode import MODES, denormals
-from tt_core.errors import OptionError
 
 if TYPE_CHECKING:
     from tt_spec import Plugins

@@ -7,9 +7,10 @@ from fnmatch import fnmatchcase
 
 import numpy as np
 from tt_spec import Task, nearest
+from tt_spec.errors import OptionError
+from tt_spec.shares import heavy, shares
 
-from tt_core.errors import ModelError, OptionError
-from tt_core.shares import heavy, shares
+from tt_core.errors import ModelError
 
 __all__ = ["select", "share_of"]
 

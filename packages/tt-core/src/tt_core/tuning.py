@@ -14,33 +14,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tt_spec import Measurement, Outcome, Pipeline, Plugins, RunInfo, StoreError, Task, WallClock, logfiles, summary
+from tt_spec.assembly import Assembled, about_the_history, assemble, open_store, start_measurer, start_models
 from tt_spec.errors import PieceError, ProgramError
 from tt_spec.faults import Audience
+from tt_spec.past import Past
 from tt_spec.pieces.null_surrogate import NullSurrogate
 from tt_spec.pieces.random_searcher import RandomSearcher
 from tt_spec.pieces.top_sampler import TopSampler
+from tt_spec.recipe import Recipe, resolve
 from tt_spec.roles import Doubts, Listener, Remembers, Store, Traces
 from tt_spec.serial import JsonObject
 
-from tt_core.assembly import (
-    Assembled,
-    about_the_history,
-    assemble,
-    check_target,
-    open_store,
-    prepared,
-    start_measurer,
-    start_models,
-)
+from tt_core.assembly import check_target, peak_of, prepared, workers
 from tt_core.causes import Causes
 from tt_core.compiler.mode import denormals_as
 from tt_core.compiler.target import compiler, cores, device_fingerprint, threads_of, use_all_cores
 from tt_core.errors import one_line
 from tt_core.events.log import EventLog, folder
 from tt_core.events.transfer import TransferNotes
-from tt_core.past import Past
 from tt_core.prepared import Prepared
-from tt_core.recipe import Recipe, resolve
 from tt_core.request import Asked, Request
 from tt_core.requirements import require_tvm
 from tt_core.result import LeftOut, Result, TaskResult
@@ -110,7 +102,7 @@ def _open(request: Request, plugins: Plugins, stages: Stages, stack: ExitStack) 
     store = open_store(recipe, request.history, stack)
     ships, native = request.out is not None, request.target == "native"
     # workers load TVM while this process does; what threads a target has that is not this CPU, TVM must say
-    measurer = start_measurer(recipe, cores(), stack, ships) if native else None
+    measurer = start_measurer(recipe, workers(recipe, cores()), stack, ships) if native else None
     start_models(recipe)
     from tt_core.deploy import library
 
@@ -118,7 +110,7 @@ def _open(request: Request, plugins: Plugins, stages: Stages, stack: ExitStack) 
         given = (request.model, request.recipe, request.history)
         library.check_writable(request.path, apart=[p for p in given if isinstance(p, str | Path)])
     target = check_target(request.target)
-    measurer = measurer or start_measurer(recipe, threads_of(target), stack, ships)
+    measurer = measurer or start_measurer(recipe, workers(recipe, threads_of(target)), stack, ships)
     past = Past(store, device_fingerprint(target), compiler())
     with stages.stage("reading", f"reading {_named(request.model)}"):
         ready = prepared(request, recipe, target, past.best_s)
@@ -132,7 +124,7 @@ def _open(request: Request, plugins: Plugins, stages: Stages, stack: ExitStack) 
             clock=stages.clock,
             seed=request.seed,
             only_heavy=request.only_heavy,
-            target=target,
+            peak=peak_of(target),
             known=past.known,
             warm=past.guides,
             lend=past.lend,

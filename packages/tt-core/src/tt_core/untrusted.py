@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import psutil
+from tt_spec.errors import FileError, OptionError
 from tt_spec.serial import JsonObject
 
 from tt_core.cage import running
 from tt_core.cage.limits import Limits
 from tt_core.cage.running import Cage
-from tt_core.errors import FileError, ModelError, OptionError, TargetError, UserError, one_line, summary
+from tt_core.errors import ModelError, TargetError, UserError, one_line, summary
 
 if TYPE_CHECKING:
     import tvm

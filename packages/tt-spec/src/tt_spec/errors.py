@@ -10,7 +10,9 @@ from typing import Any
 
 __all__ = [
     "ORIGIN",
+    "FileError",
     "FormatError",
+    "OptionError",
     "PieceError",
     "PieceFailure",
     "PluginError",
@@ -41,6 +43,14 @@ class UserError(Exception):
     def __init__(self, message: str, details: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.details = tuple(details)
+
+
+class OptionError(UserError):
+    """An option, recipe or piece that does not exist or does not fit."""
+
+
+class FileError(UserError, exit_code=6):
+    """A history or an output that cannot be read or written."""
 
 
 class PluginError(UserError):

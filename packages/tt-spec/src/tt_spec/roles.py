@@ -849,7 +849,7 @@ class Host(Protocol):
         ...
 
     def assemble(self, recipe: Any, tasks: Sequence[Task], programs: Any, **options: Any) -> Any:
-        """Pipelines, scheduler and stoppers as `tt tune` has them: see `tt_core.assembly.assemble`."""
+        """Pipelines, scheduler and stoppers as `tt tune` has them: see `tt_spec.assembly.assemble`."""
         ...
 
     def measurer(self, evaluator: Evaluator | None = None, threads: int | None = None) -> Measurer:

@@ -17,6 +17,7 @@ from typing import Annotated, Any, TypeGuard
 import psutil
 import typer
 from tt_spec import PluginError, Plugins, Task
+from tt_spec.errors import OptionError
 from tt_spec.hooks import EVENTS
 from tt_spec.serial import JsonObject
 
@@ -26,16 +27,7 @@ from tt_core.cli.reader import Reader
 from tt_core.compiler.lean import tvm_without_torch, xgboost_without_sklearn
 from tt_core.compiler.target import use_all_cores
 from tt_core.doctor import checks as doctor
-from tt_core.errors import (
-    EXIT_CODES,
-    InstallationError,
-    ModelError,
-    OptionError,
-    RunError,
-    explained,
-    one_line,
-    summary,
-)
+from tt_core.errors import EXIT_CODES, InstallationError, ModelError, RunError, explained, one_line, summary
 from tt_core.host import Host
 from tt_core.interrupt import interruptible
 from tt_core.request import Asked, Request
@@ -356,7 +348,7 @@ def examine(as_json: JsonOption = False) -> None:
 @app.command("recipes")
 def list_recipes(as_json: JsonOption = False) -> None:
     """List the recipes and the pieces they name."""
-    from tt_core.recipe import resolve
+    from tt_spec.recipe import resolve
 
     plugins = Plugins()
     rows = []

@@ -12,11 +12,11 @@ from typing import Annotated, TextIO
 
 import typer
 from tt_spec import Plugins, StoreError, VirtualClock
+from tt_spec.errors import FileError, OptionError
 from tt_spec.roles import ListsRuns, Summarises, missing
 from tt_spec.serial import JsonObject
 
 from tt_core.cli import progress, tables
-from tt_core.errors import FileError, OptionError
 from tt_core.events import retell
 
 __all__ = ["app", "retold"]

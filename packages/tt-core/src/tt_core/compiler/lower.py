@@ -17,7 +17,7 @@ import psutil
 import tvm
 import tvm_ffi
 from tt_spec import Plugins, Space, Task
-from tt_spec.errors import whose
+from tt_spec.errors import OptionError, whose
 from tt_spec.roles import SpaceBuilder, Workload, missing
 from tvm import relax
 
@@ -25,7 +25,7 @@ from tt_core.compiler import apart, elementary, series
 from tt_core.compiler.fold import fold_constants
 from tt_core.compiler.primfunc import as_module, outputs, same
 from tt_core.compiler.steps import PassesFor, Steps
-from tt_core.errors import ModelError, OptionError, TargetError, summary
+from tt_core.errors import ModelError, TargetError, summary
 
 if TYPE_CHECKING:
     from tvm.target import Target

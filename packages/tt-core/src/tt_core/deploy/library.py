@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import tvm
 from tt_spec import Plugins, Task, summary
+from tt_spec.errors import FileError
 from tt_spec.roles import Workload
 from tt_spec.serial import JsonObject
 from tvm import relax
@@ -27,7 +28,7 @@ from tt_core.compiler.lower import Lowered, unpack
 from tt_core.compiler.runtime import digest, sidecar_path
 from tt_core.deploy.constants import repack_constants
 from tt_core.deploy.entrance import checker, with_entrance
-from tt_core.errors import FileError, InstallationError, ModelError, one_line
+from tt_core.errors import InstallationError, ModelError, one_line
 
 if TYPE_CHECKING:
     from tt_core.compiler.backend import Repacked

@@ -14,6 +14,7 @@ from tt_spec import Measurement, Pipeline, Plugins, Task
 from tt_spec.errors import ProgramError
 from tt_spec.roles import Checks, NudgesModels, Races, RacesModels, RunsModels
 from tt_spec.serial import JsonObject
+from tt_spec.shares import heavy, shares
 
 from tt_core.compiler.arrays import random_array
 from tt_core.compiler.denormals import wanted
@@ -25,7 +26,6 @@ from tt_core.deploy.nudging import Nudged, share
 from tt_core.deploy.states import STEPS, following
 from tt_core.deploy.verification import verify
 from tt_core.errors import ModelError, VerificationError
-from tt_core.shares import heavy, shares
 from tt_core.stages import Stages
 
 if TYPE_CHECKING:

@@ -15,11 +15,12 @@ import warnings
 from collections.abc import Callable
 
 from tt_spec import PluginError, Plugins
+from tt_spec.errors import OptionError
 from tt_spec.serial import JsonObject
 
 from tt_core.compiler.lean import tvm_without_torch
 from tt_core.compiler.target import cores, use_all_cores
-from tt_core.errors import OptionError, summary
+from tt_core.errors import summary
 
 __all__ = ["PROBE_S", "main"]
 
@@ -76,7 +77,7 @@ def _compiler() -> JsonObject:
 
 def _pieces() -> JsonObject:
     """Pieces that cannot be imported, `missing` an extra or `failed`, and why the default `recipe` cannot be used."""
-    from tt_core.recipe import resolve
+    from tt_spec.recipe import resolve
 
     plugins = Plugins()
     found: JsonObject = {"missing": [], "failed": [], "recipe": None}
@@ -99,10 +100,10 @@ def _noise() -> JsonObject:
     """Seconds of one small kernel, timed again and again as candidates are: in a worker, under the timing lock."""
     import numpy as np
     import psutil
+    from tt_spec.recipe import resolve
 
     from tt_core.assembly import BACKEND
     from tt_core.prepared import prepare
-    from tt_core.recipe import resolve
 
     recipe = resolve("tt")
     task = prepare("op:matmul:128,128,128", plugins=recipe.plugins).tasks[0]

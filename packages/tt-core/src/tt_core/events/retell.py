@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 from tt_spec import Batch, Listener, Measurement, Noise, RunInfo, Task, TaskState, VirtualClock
+from tt_spec.errors import FileError
 from tt_spec.serial import JsonObject
 
-from tt_core.errors import FileError, printable
+from tt_core.errors import printable
 from tt_core.events import log
 
 __all__ = ["Retold", "find", "read", "retell", "whole"]

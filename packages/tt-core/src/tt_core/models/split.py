@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tt_spec import Plugins
+from tt_spec.errors import FileError
 
-from tt_core.errors import FileError, ModelError, summary
+from tt_core.errors import ModelError, summary
 from tt_core.models import rewrites
 from tt_core.models.load import load
 from tt_core.models.model import Fixed

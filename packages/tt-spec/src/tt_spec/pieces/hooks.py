@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+from pathlib import Path
+
 from tt_spec.hooks import Entry, hookimpl
+from tt_spec.recipe import read_toml
 
 _P = "tt_spec.pieces"
 
@@ -57,3 +61,15 @@ def tt_stores() -> list[Entry]:
 @hookimpl
 def tt_formats() -> list[Entry]:
     return [Entry("jsonl", f"{_P}.jsonl_format:JsonlFormat", "a line of JSON for each task, run and record")]
+
+
+@hookimpl
+def tt_recipes() -> list[Entry]:
+    folder = Path(__file__).parents[1] / "recipes"
+    found = []
+    for path in sorted(folder.glob("*.toml")):
+        recipe = read_toml(path)
+        found.append(
+            Entry(path.stem, functools.partial(read_toml, path), recipe.get("summary", ""), recipe.get("source", ""))
+        )
+    return found

@@ -5,10 +5,10 @@ from __future__ import annotations
 import types
 
 import pytest
-import tt_core.hooks
-from tt_core.errors import OptionError
-from tt_core.recipe import Recipe, read_toml, resolve
+import tt_spec.pieces.hooks
 from tt_spec import Entry, Plugins, hookimpl
+from tt_spec.errors import OptionError
+from tt_spec.recipe import Recipe, read_toml, recipe_of, resolve
 
 
 def work(self: object) -> None:
@@ -144,7 +144,7 @@ def test_resolving_twice_starts_afresh():
 
 
 def test_tts_own_recipes_parse():
-    own = Plugins(installed=False, extra=[("tt-core", tt_core.hooks)])
+    own = Plugins(installed=False, extra=[("tt-spec", tt_spec.pieces.hooks)])
     assert {"random", "autotvm", "tt"} <= set(own.names("recipe"))
     for name in own.names("recipe"):
         assert own.build("recipe", name)["summary"]
@@ -273,3 +273,13 @@ def test_a_broken_plugin_recipe_is_named_like_a_file():
     plugins = Plugins(installed=False, extra=[("house", FakeHooks()), ("wrong", Wrong())])
     with pytest.raises(OptionError, match=r"recipe 'wrong'.*\[searcher\]"):
         resolve("wrong", (), plugins)
+
+
+def test_pieces_of_another_machine_are_named_and_not_looked_up():
+    content = {"space": {"piece": "far"}, "measurer": {"piece": "remote", "trials": "many"}, "batch": 4}
+    with pytest.raises(OptionError, match="no space is called 'far'"):
+        recipe_of("sent", content, (), PLUGINS)
+    recipe = recipe_of(
+        "sent", content, ["searcher=walk", "searcher.trials=2"], PLUGINS, elsewhere=("space", "measurer")
+    )
+    assert (recipe.name, recipe.space, recipe.build("searcher").trials) == ("sent", "far", 2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+
 from tt_spec.types import Task
 
 __all__ = ["heavy", "latencies", "shares"]

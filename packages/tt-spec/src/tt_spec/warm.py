@@ -5,7 +5,9 @@ from __future__ import annotations
 import warnings
 
 import numpy as np
-from tt_spec import Plugins, Task
+
+from tt_spec.plugins import Plugins
+from tt_spec.types import Task
 
 __all__ = ["warm_rows"]
 

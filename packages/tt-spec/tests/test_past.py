@@ -6,9 +6,8 @@ import dataclasses
 import math
 
 import pytest
-from tt_core.compiler import target
-from tt_core.past import Past
 from tt_spec import Measurement
+from tt_spec.past import Past
 from tt_spec.pieces.memory_store import MemoryStore
 from tt_spec.pieces.synthetic import synthetic_task
 
@@ -79,24 +78,3 @@ def test_finalists_do_not_say_when_a_run_ended(task):
     known = past(measured, dataclasses.replace(measured, origin="finalist", at=9.0))
     known.known(task)
     assert known.last == {"1": 5.0}
-
-
-def test_the_compiler_has_a_version():
-    assert {"tvm", "llvm"} == set(target.compiler()) and all(target.compiler().values())
-
-
-def test_a_device_that_is_no_cpu_has_its_model_and_driver(monkeypatch, tmp_path):
-    import tvm
-
-    class Card:
-        exist, device_name = True, "GPU of a kind"
-
-    cuda = target.resolve("cuda")
-    without = target.device_fingerprint(cuda)
-    monkeypatch.setattr(tvm, "device", lambda kind, number: Card())
-    monkeypatch.setattr(target, "DRIVER", tmp_path / "version")
-    assert "GPU of a kind/driver unknown/" in target.device_fingerprint(cuda) != without
-    (tmp_path / "version").write_text("570.1\n")
-    assert "GPU of a kind/driver 570.1/" in target.device_fingerprint(cuda)
-    cpu = target.resolve({"kind": "llvm", "num-cores": 1})
-    assert "GPU" not in target.device_fingerprint(cpu)

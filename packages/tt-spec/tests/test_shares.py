@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tt_core.light import LightScheduler
-from tt_core.shares import heavy, latencies, shares
 from tt_spec import Slot, TaskState, VirtualClock
+from tt_spec.light import LightScheduler
 from tt_spec.pieces.sequential_scheduler import SequentialScheduler
 from tt_spec.pieces.synthetic import synthetic_task
+from tt_spec.shares import heavy, latencies, shares
 from tt_spec.testing import SchedulerContract
 
 CLOCK = VirtualClock()
@@ -155,7 +155,7 @@ def test_what_the_last_leaves_goes_round_again():
         scheduler.budget(30 - sum(s.trials for s in states))
         slot = scheduler.next(states, CLOCK)
         assert (slot.task, slot.trials) == expected
-        states[slot.task].trials += slot.trials if slot.task < 2 else 1
+        states[slot.task].trials += int(slot.trials or 0) if slot.task < 2 else 1
     scheduler.budget(9)
     slot = scheduler.next(states, CLOCK)
     assert (slot.task, slot.trials) == (0, 3)
@@ -164,6 +164,6 @@ def test_what_the_last_leaves_goes_round_again():
 def test_without_a_budget_each_task_gets_its_trials_once():
     scheduler, states, order = SequentialScheduler(20), [state(n) for n in "abc"], []
     while (slot := scheduler.next(states, CLOCK)) is not None:
-        states[slot.task].trials += slot.trials
+        states[slot.task].trials += int(slot.trials or 0)
         order.append((slot.task, slot.trials))
     assert order == [(0, 20), (1, 20), (2, 20)]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tt_core.warm import warm_rows
 from tt_spec import Plugins, hookimpl
 from tt_spec.testing import wide_task
+from tt_spec.warm import warm_rows
 
 
 def advice(answer: object) -> object:

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from tt_spec.clock import Clock
 from tt_spec.errors import ORIGIN, whose
 from tt_spec.roles import Budgeted, Foresees, Overlaps, Peaked, Scheduler
+from tt_spec.shares import heavy, shares
 from tt_spec.types import Slot, TaskState
-
-from tt_core.shares import heavy, shares
 
 __all__ = ["LightScheduler"]
 
@@ -26,7 +25,7 @@ class LightScheduler:
     Args:
         scheduler: Decides among the others.
         trials: The most trials of a light task, those from the store included. (default: 16)
-        portion: See `tt_core.shares.heavy`. (default: 0.95)
+        portion: See `tt_spec.shares.heavy`. (default: 0.95)
         together: The most that all light tasks may take of a run's budget, each at least one trial. (default: 0.2)
     """
 

@@ -11,9 +11,10 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from tt_spec import Foreign, Measurement, Task
+
 from tt_spec.pieces.memory_store import MemoryStore
 from tt_spec.roles import Lends, Store
+from tt_spec.types import Foreign, Measurement, Task
 
 __all__ = ["Past"]
 
@@ -25,7 +26,7 @@ class Past:
     """What a store knows of tasks on one device.
 
     Args:
-        compiler: Versions that a row must not contradict, by name; see `tt_core.compiler.target.compiler`.
+        compiler: Versions of the compiler that builds now, by name, which a row must not contradict.
 
     Attributes:
         last: When each run measured last, of the rows that were asked for.

@@ -5,24 +5,22 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tt_spec import PluginError, Plugins, nearest
-from tt_spec.errors import whose
+from tt_spec.errors import OptionError, PluginError, whose
+from tt_spec.plugins import Plugins, nearest
 from tt_spec.roles import PROTOCOLS, missing
 from tt_spec.serial import JsonObject
-
-from tt_core.errors import OptionError
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-__all__ = ["Recipe", "read_toml", "resolve"]
+__all__ = ["Recipe", "read_toml", "recipe_of", "resolve"]
 
 _PIECES = {
     "surrogate": "null",
@@ -50,7 +48,7 @@ class Recipe:
         pieces: `(name, options)` by role; a role that the recipe leaves out has its default, None means none.
         batch: Rows asked at once.
         verify: Rows that the surrogate ranks for a full batch when there is a draft model.
-        light: The most trials of a task that hardly matters; see `tt_core.light`.
+        light: The most trials of a task that hardly matters; see `tt_spec.light`.
     """
 
     name: str
@@ -80,8 +78,13 @@ class Recipe:
         return "both" if chosen is None else chosen[0]
 
 
-def resolve(name: str, sets: Sequence[str] = (), plugins: Plugins | None = None) -> Recipe:
+def resolve(
+    name: str, sets: Sequence[str] = (), plugins: Plugins | None = None, elsewhere: Collection[str] = ()
+) -> Recipe:
     """The recipe of that name or TOML file, with `--set` applied: "surrogate.rounds=20" or "searcher=evolve".
+
+    Args:
+        elsewhere: Roles whose pieces another machine builds and checks, e.g. the space where there is no compiler.
 
     Raises `OptionError` naming what is unknown and what is known; every piece is looked up, and its options checked.
     """
@@ -92,10 +95,17 @@ def resolve(name: str, sets: Sequence[str] = (), plugins: Plugins | None = None)
         content = read_toml(Path(name))
     else:
         raise OptionError(f"no recipe and no file is called {name!r}{nearest(name, plugins.names('recipe'))}")
-    recipe = _parse(Path(name).stem, content, plugins)
+    return recipe_of(Path(name).stem, content, sets, plugins, elsewhere)
+
+
+def recipe_of(
+    name: str, content: JsonObject, sets: Sequence[str], plugins: Plugins, elsewhere: Collection[str] = ()
+) -> Recipe:
+    """The recipe with this content of a TOML file, wherever that came from; otherwise as `resolve`."""
+    recipe = _parse(name, content, plugins)
     for text in sets:
         _set(recipe, text)
-    for role in recipe.pieces:
+    for role in [r for r in recipe.pieces if r not in elsewhere]:
         try:
             if role not in ("measurer", "store", "space"):  # which may be dear to load
                 _check_types(recipe, role)
