@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tt_core.compiler.runtime import digest, sidecar_path
 from tt_core.deploy import library
-from tt_core.errors import FileError
+from tt_spec.errors import FileError
 
 STEPS = ("shutil.copyfile", "shutil.copymode", "pathlib.Path.write_text", "os.fsync", "os.replace")
 
