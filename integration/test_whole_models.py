@@ -169,7 +169,7 @@ def test_a_model_with_states_is_followed_over_ten_steps(remembers, tmp_path, wro
             own.append((inputs, outputs))
             return [o + (Path(path) != untuned and len(own) == wrong_in) for o in outputs]
 
-        def race_models(self, paths, inputs, seconds, rounds=10):
+        def race_models(self, paths, inputs, seconds=6.0, rounds=10):
             return [[1.0] * 10, [0.5] * 10][: len(paths)]
 
     said: list[str] = []
