@@ -71,7 +71,8 @@ class Network:
     def verify(self, got: list[np.ndarray], nudged: bool = True) -> None:
         plain, by = str(self.path), share(self.ready.lowered.mod)
         measured = Nudged(self.want, lambda seeds: self.backend.nudge_model(plain, self.inputs, by, seeds))
-        verification.verify(self.ready.model, self.inputs, got, self.want, nudged=measured if nudged else None)
+        want = verification.wanted(self.ready.model, self.inputs, self.want)
+        verification.verify(want, got, measured if nudged else None)
 
 
 @pytest.fixture(scope="module")
