@@ -33,6 +33,7 @@ EXIT_CODES = {
     6: "a history or output that cannot be read or written",
     7: "the run broke off (the best so far was written) or no chosen task has a valid program (no file was)",
     8: "this installation cannot tune, tt doctor says why",
+    9: "a server that cannot be reached, or that refuses what it was asked",
     70: "a defect of tt, run it again with --debug and report it",
     130: "Ctrl-C, SIGTERM or SIGHUP, the best so far was written",
     141: "nobody reads the output any more",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tt_spec import Plugins, Task
-from tt_spec.roles import Evaluator, Listener
+from tt_spec.roles import Evaluator, Listener, Place
 from tt_spec.serial import JsonObject
 
 if TYPE_CHECKING:
@@ -61,6 +61,14 @@ class Host:
         from tt_core.compiler.target import device_fingerprint
 
         return device_fingerprint(target)
+
+    def place(self, target: str = "native") -> Place:
+        """This machine, for a target that it can run."""
+        from tt_core.assembly import check_target
+        from tt_core.compiler.target import device_fingerprint, threads_of
+
+        found = check_target(target)
+        return Place(str(found), device_fingerprint(found), self.versions(), threads_of(found))
 
     def versions(self) -> dict[str, str]:
         """Of what takes part in a measurement."""

@@ -43,6 +43,12 @@ class Asked(TypedDict, total=False):
     out: str | Path | None
     seed: int
     untrusted: bool
+    server: str | None
+    agent: bool
+    private: bool
+    key_file: str | Path | None
+    insecure: bool
+    wait: bool
 
 
 @dataclass(frozen=True)
@@ -68,6 +74,13 @@ class Request:
         out: File for the tuned library; its sidecar is `out` + ".json".
         seed: Root of all randomness.
         untrusted: Nobody vouches for the model's file: it is read in a process of its own that may do little.
+        server: URL of a tuning service that searches; None searches here. Of the recipe its pieces count, and of the
+            other fields these are about it:
+        agent: Whether this machine measures for the server.
+        private: Whether the rows are for this user alone.
+        key_file: Holds the key; None is TT_KEY or ~/.config/tt/key.
+        insecure: Whether the key may cross a network in plain text.
+        wait: Whether to wait for agents where none is there.
     """
 
     model: object
@@ -87,6 +100,12 @@ class Request:
     out: str | Path | None = None
     seed: int = 0
     untrusted: bool = False
+    server: str | None = None
+    agent: bool = True
+    private: bool = False
+    key_file: str | Path | None = None
+    insecure: bool = False
+    wait: bool = False
 
     @classmethod
     def of(cls, model: object, asked: Asked) -> Request:
@@ -136,6 +155,7 @@ class Request:
             "precision": self.precision,
             "denormals": self.denormals or denormals(),
             "untrusted": self.untrusted,
+            **({} if self.server is None else {"server": self.server}),
             "history": str(self.history),
             "out": self.out and str(self.out),
         }

@@ -21,10 +21,11 @@ from tt_spec.past import Past
 from tt_spec.pieces.null_surrogate import NullSurrogate
 from tt_spec.pieces.random_searcher import RandomSearcher
 from tt_spec.pieces.top_sampler import TopSampler
-from tt_spec.recipe import Recipe, resolve
-from tt_spec.roles import Doubts, Listener, Remembers, Store, Traces
+from tt_spec.recipe import Recipe
+from tt_spec.roles import Doubts, Listener, Remembers, Service, Store, Traces
 from tt_spec.serial import JsonObject
 
+from tt_core import elsewhere
 from tt_core.assembly import check_target, peak_of, prepared, workers
 from tt_core.causes import Causes
 from tt_core.compiler.mode import denormals_as
@@ -96,7 +97,8 @@ def versions(recipe: Recipe) -> dict[str, str]:
 
 def _open(request: Request, plugins: Plugins, stages: Stages, stack: ExitStack) -> _Run:
     """Check and open all that the run needs; the stack closes it."""
-    recipe = resolve(request.recipe, request.sets, plugins)
+    service = elsewhere.service_of(request, plugins)
+    recipe = elsewhere.recipe_here(request, service, plugins)
     request.budget(plugins)  # refused here, if at all
     use_all_cores()
     store = open_store(recipe, request.history, stack)
@@ -135,7 +137,9 @@ def _open(request: Request, plugins: Plugins, stages: Stages, stack: ExitStack) 
             ends = past_endings(store, ready.model.name, past.device, past.last)
             ending = Ending.of(len(ready.lowered.tasks), untuned.seconds, ends)
         made = dataclasses.replace(made, stoppers=[*made.stoppers, *request.budget(plugins, stages.apart_s(ending))])
-    return _Run(request, ready, store, measurer, stages, about, made, others, untuned, ending, plugins, past.remarks)
+    return _Run(
+        request, ready, store, measurer, stages, about, made, others, untuned, ending, plugins, past.remarks, service
+    )
 
 
 def _named(model: object) -> str:
@@ -196,6 +200,7 @@ class _Run:
         others: The model's tasks that are not tuned.
         ending: The expected end of the run.
         remarks: On rows of the history that the run does not believe.
+        service: Searches elsewhere; None for the loop here.
     """
 
     request: Request
@@ -210,6 +215,7 @@ class _Run:
     ending: Ending
     plugins: Plugins
     remarks: list[str]
+    service: Service | None = None
 
     def keep(self, log: bool, say: Callable[[str], None], stack: ExitStack) -> None:
         """Open the event log and say what the run starts from."""
@@ -252,6 +258,8 @@ class _Run:
         if self.request.limit_minutes is not None:
             self.note(self._promise(self.request.limit_minutes))
         heard = [self.log, TransferNotes(self.note), *listeners]
+        if self.service is not None:
+            return self._search_elsewhere(self.service, info, heard, halt)
         loop = self.made.loop(
             self.measurer,
             self.store,
@@ -263,6 +271,19 @@ class _Run:
         )
         with stages.stage("tuning"):
             return loop.run()
+
+    def _search_elsewhere(
+        self, service: Service, info: RunInfo, heard: list[Listener], halt: Callable[[], str | None]
+    ) -> Outcome:
+        """The service searches, this machine measures; rows come into the store here as if it had searched."""
+        minutes = self.request.limit_minutes
+        if minutes is not None:
+            minutes -= self.stages.apart_s(self.ending) / 60.0
+        asked = elsewhere.errand(self.request, tuple(self.ready.tasks), self.ready.model.name, minutes)
+        asked = dataclasses.replace(asked, **self.stamp)
+        with self.stages.stage("tuning"):
+            about = {"info": info, "listeners": heard, "halt": halt, "say": self.note}
+            return service.run(asked, self.made.pipelines, self.measurer, self.store, **about)
 
     def _over(self, audience: Audience, name: str, began: float, seconds: float) -> None:
         """Tell of a stage that is over, with what the workers did that no batch has told."""

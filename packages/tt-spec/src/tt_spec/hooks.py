@@ -125,6 +125,11 @@ class Specs:
         return []
 
     @hookspec
+    def tt_services(self) -> list[Entry]:
+        """Services that search for a run elsewhere; `tt tune --server` uses the one called "http"."""
+        return []
+
+    @hookspec
     def tt_commands(self) -> list[Entry]:
         """Sub-commands of `tt`; `build()` returns a function that typer can call. "history stats" is one of a group."""
         return []

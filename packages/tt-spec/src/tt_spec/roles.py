@@ -52,6 +52,7 @@ __all__ = [
     "Candidate",
     "Checks",
     "Doubts",
+    "Errand",
     "Evaluator",
     "Expects",
     "Foreknows",
@@ -72,6 +73,7 @@ __all__ = [
     "ModelFormat",
     "Overlaps",
     "Peaked",
+    "Place",
     "Prestarts",
     "Pretrains",
     "Progress",
@@ -89,6 +91,7 @@ __all__ = [
     "Saves",
     "Scheduler",
     "Searcher",
+    "Service",
     "SpaceBuilder",
     "Stopper",
     "Store",
@@ -834,6 +837,78 @@ class Listener:
         """
 
 
+@dataclass(frozen=True)
+class Errand:
+    """A search that somebody else is to think for.
+
+    Args:
+        name: The model's, for people.
+        recipe: A recipe of the service, or the name of `toml`, the text of one.
+        sets: Overrides of the recipe, as `--set` takes them.
+        device, versions: Of the machine whose figures are wanted; what others measured counts only if they agree.
+        trials, minutes: The budget of the search; at least one of them.
+        only_heavy: The tasks are the heavy ones alone.
+        history: File of the run here; what a service keeps here lies beside it.
+    """
+
+    name: str
+    tasks: tuple[Task, ...]
+    recipe: str
+    toml: str | None = None
+    sets: tuple[str, ...] = ()
+    seed: int = 0
+    device: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    trials: int | None = None
+    minutes: float | None = None
+    only_heavy: bool = False
+    history: str | None = None
+
+
+class Service(Protocol):
+    """Searches elsewhere for a run here. Its entry is built with `url`, `key_file`, `agent`, `private`, `insecure` and
+    `wait`: the options of `tt tune --server`."""
+
+    def recipes(self) -> list[dict[str, Any]]:
+        """Its recipes: `name`, `summary` and `pieces`, as `Recipe.describe` gives them; where one cannot be used,
+        `pieces` has "unusable" alone. Raises `UserError` if it cannot be reached, refuses the key or speaks another
+        protocol."""
+        ...
+
+    def run(
+        self,
+        errand: Errand,
+        pipelines: Sequence[Any],
+        measurer: Measurer,
+        store: Store,
+        *,
+        info: RunInfo,
+        listeners: Sequence[Listener] = (),
+        halt: Callable[[], str | None] = lambda: None,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> Any:
+        """The `tt_spec.Outcome` of the search: every row is in `store`, `pipelines` (one per task) know it, `listeners`
+        heard of it, as if `tt_spec.Loop` had run here. A `halt` leaves the search where it is."""
+        ...
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where programs run.
+
+    Args:
+        target: The target's canonical text, as tasks have it.
+        device: Fingerprint of the machine.
+        versions: Of what takes part in a measurement.
+        threads: Of a program.
+    """
+
+    target: str
+    device: str
+    versions: Mapping[str, str]
+    threads: int
+
+
 class Host(Protocol):
     """The doors that `tt` opens to a plug-in's command: the value of `typer.Context.obj` there.
 
@@ -858,6 +933,10 @@ class Host(Protocol):
 
     def device(self, target: Any) -> str:
         """The fingerprint that must be equal for two measurements to be comparable."""
+        ...
+
+    def place(self, target: str = "native") -> Place:
+        """This machine, for a target that it can run; raises `UserError` for another."""
         ...
 
     def versions(self) -> dict[str, str]:
@@ -896,6 +975,7 @@ ROLES = (
     "model",
     "rewrite",
     "recipe",
+    "service",
     "command",
 )
 """Every role has a registration hook `tt_<role>s`."""

@@ -79,6 +79,11 @@ UntrustedOption = Annotated[
     bool,
     typer.Option("--untrusted", help="Read the ONNX file in a process without network, other files and much memory"),
 ]
+ServerOption = Annotated[
+    str | None, typer.Option(help="URL of a tuning service (tt serve) that searches, while this machine measures")
+]
+KeyFileOption = Annotated[Path | None, typer.Option(help="Holds the server's key, instead of TT_KEY")]
+InsecureOption = Annotated[bool, typer.Option("--insecure", help="Let the key cross a network in plain text")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable output")]
 
 
@@ -134,6 +139,12 @@ def tune(
     ] = None,
     log: Annotated[bool, typer.Option(help="Keep the run's events beside the history, for tt history retell")] = True,
     untrusted: UntrustedOption = False,
+    server: ServerOption = None,
+    agent: Annotated[bool, typer.Option(help="Whether this machine measures for the server")] = True,
+    private: Annotated[bool, typer.Option("--private", help="Keep the rows from the server's other users")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="With --no-agent, wait until an agent is there")] = False,
+    key_file: KeyFileOption = None,
+    insecure: InsecureOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Search faster programs for a model's operators, measure them here, and write the faster model."""
@@ -142,7 +153,11 @@ def tune(
     asked |= {"shapes": _shapes(shape or []), "fix": _fixed(fix or []), "out": out, "seed": seed}
     sets = [*([f"space={space}"] if space else []), *(sets or [])]
     asked |= {"precision": precision, "denormals": denormals, "untrusted": untrusted, "set": sets}
+    asked |= {"server": server, "agent": agent, "private": private, "key_file": key_file}
+    asked |= {"insecure": insecure, "wait": wait}
     if dry_run:
+        if server is not None:
+            raise OptionError("--dry-run plans a search here: omit --server")
         return _show_plan(model, asked, as_json)
     request = Request.of(model, asked)
     shown = Reader(progress.listener(as_json, request.limit_minutes, trials))
@@ -346,18 +361,18 @@ def examine(as_json: JsonOption = False) -> None:
 
 
 @app.command("recipes")
-def list_recipes(as_json: JsonOption = False) -> None:
-    """List the recipes and the pieces they name."""
-    from tt_spec.recipe import resolve
+def list_recipes(
+    server: ServerOption = None,
+    key_file: KeyFileOption = None,
+    insecure: InsecureOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """List the recipes and the pieces they name, of this installation or of a server."""
+    from tt_core.elsewhere import service_of
 
     plugins = Plugins()
-    rows = []
-    for name in plugins.names("recipe"):
-        try:
-            pieces = resolve(name, (), plugins).describe()
-        except OptionError as e:
-            pieces = {"unusable": str(e)}
-        rows.append({"name": name, "summary": plugins.find("recipe", name).entry.summary, "pieces": pieces})
+    service = service_of(Request("", server=server, key_file=key_file, insecure=insecure), plugins)
+    rows = _recipes_here(plugins) if service is None else service.recipes()
     if as_json:
         print(json.dumps(rows))
         return
@@ -368,6 +383,19 @@ def list_recipes(as_json: JsonOption = False) -> None:
             if role not in ("name", "store", "measurer", "space")
         )
         print(f"{row['name']}: {row['summary']}\n    {shown}")
+
+
+def _recipes_here(plugins: Plugins) -> list[JsonObject]:
+    from tt_spec.recipe import resolve
+
+    rows = []
+    for name in plugins.names("recipe"):
+        try:
+            pieces = resolve(name, (), plugins).describe()
+        except OptionError as e:
+            pieces = {"unusable": str(e)}
+        rows.append({"name": name, "summary": plugins.find("recipe", name).entry.summary, "pieces": pieces})
+    return rows
 
 
 def main() -> None:

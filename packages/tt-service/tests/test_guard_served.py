@@ -1,0 +1,105 @@
+"""The guard under uvicorn: what is refused is answered while the body is still to come, and the connection ends."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+
+import pytest
+import uvicorn
+from tt_service.guard import Guard, Limits
+from tt_service.keys import Keys
+from tt_service.listening import Listening
+
+
+async def app(scope, receive, send):
+    body = (await receive())["body"]
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"%02d" % len(body)})
+
+
+class Served(uvicorn.Server):
+    """In a thread; `port` once it takes requests."""
+
+    def install_signal_handlers(self) -> None:
+        """None: this is not the main thread."""
+
+    @property
+    def port(self) -> int:
+        while not self.started:
+            time.sleep(0.01)
+        return self.servers[0].sockets[0].getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A port, and a key."""
+    keys = Keys(tmp_path_factory.mktemp("served") / "s.service")
+    key = keys.add("ada", ["jobs"])
+    guard = Guard(app, keys, Limits(body=100_000, body_s=0.3))
+    options = {**Listening(port=0).options(), "log_config": None}
+    server = Served(uvicorn.Config(guard, lifespan="off", log_level="error", **options))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    yield server.port, key
+    server.should_exit = True
+    thread.join()
+    keys.close()
+
+
+def talk(port: int, head: str, *parts: bytes) -> tuple[str, str]:
+    """Status line and whole answer to a request whose head and parts are sent; reads until the server closes."""
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as s:
+        s.sendall(head.replace("\n", "\r\n").encode())
+        for part in parts:
+            s.sendall(part)
+        found = b""
+        while part := s.recv(65536):
+            found += part
+            if b"HTTP/1.1 200" in found and found.endswith((b"00", b"02", b"03")):
+                break
+    text = found.decode()
+    return text.split("\r\n")[0], text
+
+
+def head(key: str | None, *headers: str, path: str = "/v1/x") -> str:
+    lines = [f"POST {path} HTTP/1.1", "Host: x", "Content-Type: application/json", *headers]
+    return "\n".join([*lines, *([] if key is None else [f"Authorization: Bearer {key}"]), "", ""])
+
+
+def test_a_sound_request_is_answered(place):
+    port, key = place
+    assert talk(port, head(key, "Content-Length: 2"), b"{}")[1].endswith("02")
+    assert talk(port, head(key, "Transfer-Encoding: chunked"), b"1\r\n[\r\n", b"2\r\n1]\r\n0\r\n\r\n")[1].endswith("03")
+
+
+def test_without_a_key_nothing_of_the_body_is_waited_for(place):
+    port, _ = place
+    for more in ("Content-Length: 60000000", "Transfer-Encoding: chunked"):
+        status, text = talk(port, head(None, more), b"")
+        assert "401" in status and "connection: close" in text.lower() and "server:" not in text.lower()
+
+
+@pytest.mark.parametrize(
+    ("headers", "parts", "status"),
+    [
+        (["Content-Length: 100001"], [b"{"], "413"),
+        (["Transfer-Encoding: chunked"], [b"10000\r\n" + b" " * 65536 + b"\r\n"] * 2, "413"),
+        (["Content-Length: 10"], [b"{"], "408"),
+        (["Transfer-Encoding: chunked"], [b"1\r\n{\r\n"], "408"),
+        (["Content-Length: 10", "Content-Encoding: gzip"], [b"\x1f\x8b"], "415"),
+        (["Content-Length: 10", "Content-Length: 2"], [b"{}"], "400"),
+        (["Content-Length: -1"], [b"{}"], "400"),
+        (["Transfer-Encoding: chunked"], [b"ffffffffffffffffff\r\n"], "4"),
+    ],
+)
+def test_what_is_too_much_too_slow_or_wrong_ends_there(place, headers, parts, status):
+    port, key = place
+    found, _ = talk(port, head(key, *headers), *parts)
+    assert found.split(" ")[1].startswith(status), found
+
+
+def test_health_keeps_its_answer(place):
+    port, _ = place
+    assert talk(port, "GET /healthz HTTP/1.1\nHost: x\n\n")[1].endswith("00")

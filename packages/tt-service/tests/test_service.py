@@ -1,0 +1,145 @@
+"""Jobs through a real server with real HTTP, over a formula: the same rows as a local run, and nothing lost."""
+
+from __future__ import annotations
+
+import pytest
+from tt_service import wire
+from tt_service.errors import ServiceError
+from tt_service.http import Gone
+from tt_service_house import Bench, Judge, house, job_of
+from tt_spec import Plugins, RunInfo, WallClock
+from tt_spec.assembly import assemble
+from tt_spec.pieces.memory_store import MemoryStore
+from tt_spec.pieces.synthetic import synthetic_task
+from tt_spec.recipe import resolve
+
+TASKS = (synthetic_task("one"), synthetic_task("two", 3))
+
+
+def local_rows(trials, seed):
+    plugins, store = Plugins(), MemoryStore()
+    elsewhere = ("measurer", "space", "store", "evaluator")
+    recipe = resolve("random", ["batch=8"], plugins, elsewhere)
+    budget = [plugins.build("stopper", "trials", trials=trials)]
+    measurer, clock = Judge(), WallClock()
+    made = assemble(recipe, TASKS, measurer, clock=clock, seed=seed, budget=budget)
+    made.loop(measurer, store, clock, info=RunInfo("r", TASKS)).run()
+    return [(m.task_key, m.config, m.origin, m.seconds) for m in store.query()]
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """A job that one agent measured to its end, with its events and the history's rows."""
+    folder = tmp_path_factory.mktemp("service")
+    with house(folder) as here:
+        here.agent()
+        job = here.http.post("/v1/jobs", job_of(*TASKS, seed=7, trials=40), wire.JobOut, wait_s=60)
+        events = here.ended(job)
+        rows = list(here.server.desk.store(None).query())
+        last = here.http.get(f"/v1/jobs/{job.id}", wire.JobOut)
+        served = [m for t in TASKS for m in here.http.get_list(f"/v1/history/{t.key}", wire.Historic, device="toy")]
+        runs = here.server.desk.store(None).runs()
+    return last, events, rows, served, runs
+
+
+def test_one_agent_measures_the_rows_of_a_local_run_in_their_order(done):
+    _, _, rows, _, _ = done
+    mine = [(m.task_key, m.config, m.origin, m.seconds) for m in rows]
+    assert mine == local_rows(40, 7)
+
+
+def test_events_tell_every_row_and_the_end(done):
+    job, events, rows, served, runs = done
+    assert job.state == "done" and job.reason == "40 trials are spent" and job.trials == 40
+    told = [m for e in events if e.what == "rows" for m in e.results]
+    assert [tuple(m.config) for m in told] == [m.config for m in rows if m.origin != "again"]
+    assert events[-1].text == "done: 40 trials are spent" and [e.number for e in events] == list(
+        range(1, len(events) + 1)
+    )
+    batches = [e.batch for e in events if e.what == "batch"]
+    assert sum(len(b["rows"]) for b in batches) == 40
+    assert runs[-1]["reason"] == job.reason and len(served) == len(rows)
+    assert min(s for s in job.best_s.values() if s) == min(m.latency_s for m in rows)
+
+
+def test_rows_say_which_agent_of_whose_key_measured_them(done):
+    rows = [m for m in done[2] if m.origin != "again"]
+    assert {m.device for m in rows} == {"toy"} and {m.versions["agent"] for m in rows} == {"me/a"}
+
+
+def test_two_agents_share_a_job(tmp_path):
+    with house(tmp_path) as here:
+        first, second = here.agent("a"), here.agent("b")
+        job = here.http.post("/v1/jobs", job_of(trials=48), wire.JobOut, wait_s=60)
+        here.ended(job)
+        rows = [m for m in here.server.desk.store(None).query() if m.origin != "again"]
+        assert len(rows) == 48 == len({m.config for m in rows}) == first.measured + second.measured
+        assert min(first.measured, second.measured) >= 8
+
+
+def test_what_cannot_be_run_is_refused_in_one_line(tmp_path):
+    with house(tmp_path) as here:
+        for wrong, said in (
+            ({"recipe": "unheard"}, "no recipe called 'unheard'"),
+            ({"recipe": "/etc/passwd"}, "no recipe called '/etc/passwd'"),
+            ({"sets": ["searcher=unheard"]}, "no searcher is called 'unheard'"),
+            ({"sets": ["store=memory"]}, "does not choose its store"),
+            ({"sets": ["measurer.path=/tmp"]}, "does not choose its measurer"),
+            ({"toml": '[searcher]\npiece = "random"\nfile = "x"\n'}, "no files and no paths"),
+            ({"toml": "batch = ["}, "TOML"),
+            ({"trials": None}, "needs a budget"),
+        ):
+            with pytest.raises(Gone, match=said) as e:
+                here.http.post("/v1/jobs", job_of(**wrong), wire.JobOut, wait_s=60)
+            assert e.value.status == 422 and "\n" not in str(e.value)
+        with pytest.raises(Gone, match="there is no job"):
+            here.http.get("/v1/jobs/nothing", wire.JobOut)
+        with pytest.raises(Gone, match="introduce yourself"):
+            here.http.ask("/v1/agents/x/ask", wire.AskIn(wait_s=0), 0)
+
+
+def test_a_job_waits_for_an_agent_that_can_and_says_so(tmp_path):
+    with house(tmp_path) as here:
+        here.agent("wrong", Bench(device="another"))
+        job = here.http.post("/v1/jobs", job_of(trials=8), wire.JobOut, wait_s=60)
+        for _ in range(100):
+            waiting = here.http.get(f"/v1/jobs/{job.id}", wire.JobOut).waiting
+            if waiting:
+                break
+        assert "me/wrong: its device is another" in waiting
+        here.agent("right")
+        assert here.ended(job)[-1].text == "done: 8 trials are spent"
+
+
+def test_a_job_is_paused_resumed_and_cancelled(tmp_path):
+    with house(tmp_path) as here:
+        job = here.http.post("/v1/jobs", job_of(trials=16), wire.JobOut, wait_s=60)
+        paused = here.http.post(f"/v1/jobs/{job.id}/pause", None, wire.JobOut)
+        assert paused.state == "paused"
+        here.agent()
+        resumed = here.http.post(f"/v1/jobs/{job.id}/resume", None, wire.JobOut)
+        assert resumed.state == "running" and here.ended(job)[-1].text == "done: 16 trials are spent"
+        other = here.http.post("/v1/jobs", job_of(trials=10**6), wire.JobOut, wait_s=60)
+        assert here.http.post(f"/v1/jobs/{other.id}/cancel", None, wire.JobOut).state == "cancelled"
+
+
+def test_a_server_that_starts_again_goes_on_and_repeats_no_row(tmp_path):
+    with house(tmp_path) as here:
+        agent = here.agent(rows=4)
+        job = here.http.post("/v1/jobs", job_of(trials=400, sets=["batch=16"]), wire.JobOut, wait_s=60)
+        while agent.measured < 20:
+            here.http.get(f"/v1/jobs/{job.id}/events", wire.Events, wait_s=1, after=10**6)
+    with house(tmp_path) as here:
+        before = here.http.get(f"/v1/jobs/{job.id}", wire.JobOut)
+        assert before.state == "running" and 20 <= before.trials < 400
+        here.agent(rows=4)
+        assert here.ended(job)[-1].text.startswith("done")
+        rows = [m for m in here.server.desk.store(None).query() if m.origin != "again"]
+        assert len(rows) == 400 == len({m.config for m in rows})
+
+
+def test_no_server_is_one_line():
+    from tt_service.http import Http
+
+    with pytest.raises(ServiceError, match=r"no server answers at http://127.0.0.1:9 \(ConnectError"):
+        Http("http://127.0.0.1:9", None).hello()
