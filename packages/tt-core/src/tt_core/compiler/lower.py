@@ -24,6 +24,7 @@ from tvm import relax
 from tt_core.compiler import apart, elementary, series
 from tt_core.compiler.fold import fold_constants
 from tt_core.compiler.primfunc import as_module, outputs, same
+from tt_core.compiler.quantization import as_arithmetic
 from tt_core.compiler.steps import PassesFor, Steps
 from tt_core.errors import ModelError, OptionError, TargetError, summary
 
@@ -216,6 +217,7 @@ def _run_passes(steps: Steps, target: Target, legalizers: Legalizers) -> None:
     steps.may_parts("folding constants", *_fold(fold_constants))
     steps.may_parts("folding constants by TVM", *_fold(t.FoldConstant()))
     steps.may("clips as operators", _clips_to_operators)
+    steps.may("quantisation as arithmetic", as_arithmetic)
     steps.must(t.DecomposeOpsForInference(), t.CanonicalizeBindings())
     steps.may_parts("folding constants by TVM", *_fold(t.FoldConstant()))
     if target.kind.name in ("llvm", "c"):
