@@ -73,7 +73,7 @@ def test_a_wrong_kernel_of_a_quantised_model_is_found(quantised, kind, mistake, 
         verify(model, image(), got, got)
 
 
-@pytest.mark.parametrize(("kind", "functions"), [("dynamic", 20), ("qdq", 10)])
+@pytest.mark.parametrize(("kind", "functions"), [("dynamic", 16), ("qdq", 8)])
 def test_what_quantises_is_computed_in_the_layout_of_the_convolutions_and_fused_with_them(quantised, kind, functions):
     lowered = lower(models.load(quantised[kind], plugins=PLUGINS).mod, target.resolve("native"), PLUGINS, "fake")
     names = [t.name for t in lowered.tasks]
@@ -81,6 +81,8 @@ def test_what_quantises_is_computed_in_the_layout_of_the_convolutions_and_fused_
     assert len(names) <= functions and not any("isfinite" in n for n in names)
     for name in names:
         assert "conv2d" not in name or "relu" in name or "round" in name, "its tail is fused with it"
+    convolutions = sorted(t.weight for t in lowered.tasks if t.op == "conv2d")
+    assert convolutions == ([1, 5] if kind == "dynamic" else [1, 1, 4]), "scales make no task of their own"
 
 
 def session(model):

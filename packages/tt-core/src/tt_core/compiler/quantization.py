@@ -11,7 +11,19 @@ import numpy as np
 import tvm
 from tvm import relax
 
-__all__ = ["as_arithmetic"]
+from tt_core.compiler.steps import count_calls
+
+__all__ = ["as_arithmetic", "numbers_as_operands", "present"]
+
+_BINARY = {f"relax.{name}" for name in ("add", "divide", "maximum", "minimum", "multiply", "subtract")}
+_USUAL = {-128.0, 0.0, 127.0, 255.0}
+"""Numbers that every quantised operator has."""
+
+
+def present(mod: tvm.IRModule) -> bool:
+    """Whether a module quantises or dequantises anything."""
+    ops = [tvm.ir.Op.get(f"relax.{name}") for name in ("quantize", "dequantize")]
+    return count_calls(mod, lambda call: call.op in ops) > 0
 
 
 @tvm.transform.module_pass(opt_level=0, name="QuantizationAsArithmetic")
@@ -22,6 +34,41 @@ def as_arithmetic(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModu
         if isinstance(func, relax.Function):
             rewriter.builder_.update_func(var, rewriter.visit_expr(func))
     return rewriter.builder_.get()
+
+
+@tvm.transform.module_pass(opt_level=0, name="NumbersAsOperands")
+def numbers_as_operands(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
+    """Scales, which differ from layer to layer, as constants of one element in place of numbers, which TVM writes into
+    a function: so that operators of one shape are one task."""
+    rewriter = _Numbers(mod)
+    for var, func in mod.functions.items():
+        if isinstance(func, relax.Function):
+            rewriter.builder_.update_func(var, rewriter.visit_expr(func))
+    return rewriter.builder_.get()
+
+
+@relax.expr_functor.mutator
+class _Numbers(relax.PyExprMutator):
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        call = self.visit_expr_post_order(call)
+        if not isinstance(call, relax.Call) or not isinstance(call.op, tvm.ir.Op) or call.op.name not in _BINARY:
+            return call
+        numbers = [_number(a) for a in call.args]
+        if (numbers[0] is None) == (numbers[1] is None):
+            return call
+        other = call.args[0 if numbers[0] is None else 1]
+        args = [
+            a if n is None else relax.const(np.array([n], "float32")) for a, n in zip(call.args, numbers, strict=True)
+        ]
+        made = relax.Call(call.op, args, call.attrs)
+        return made if int(other.ty.ndim) else relax.op.squeeze(self.builder_.emit(made), [0])
+
+
+def _number(x: Any) -> float | None:
+    """The value of a float32 scalar that is not usual, else None."""
+    if not isinstance(x, tvm.ir.GenericConst) or str(x.ty.dtype) != "float32" or tuple(x.value.shape):
+        return None
+    return None if (value := float(x.value.numpy())) in _USUAL else value
 
 
 @relax.expr_functor.mutator
