@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
-from tt_core import models
+from tt_core import models, target
 from tt_core.compiler.arrays import compare
+from tt_core.compiler.lower import lower
 from tt_core.compiler.primfunc import rounds
 from tt_core.deploy.verification import MODEL_TOLERANCE, verify, wanted
 from tt_core.errors import VerificationError
@@ -70,6 +71,18 @@ def test_a_wrong_kernel_of_a_quantised_model_is_found(quantised, kind, mistake, 
     got = outputs(model, image(), PLUGINS)
     with pytest.raises(VerificationError, match="onnxruntime"):
         verify(wanted(model, image(), got), got)
+
+
+@pytest.mark.parametrize(("kind", "functions"), [("dynamic", 16), ("qdq", 8)])
+def test_what_quantises_is_computed_in_the_layout_of_the_convolutions_and_fused_with_them(quantised, kind, functions):
+    lowered = lower(models.load(quantised[kind], plugins=PLUGINS).mod, target.resolve("native"), PLUGINS, "fake")
+    names = [t.name for t in lowered.tasks]
+    assert sum("transpose" in n for n in names) == 2, "the image comes and a vector leaves"
+    assert len(names) <= functions and not any("isfinite" in n for n in names)
+    for name in names:
+        assert "conv2d" not in name or "relu" in name or "round" in name, "its tail is fused with it"
+    convolutions = sorted(t.weight for t in lowered.tasks if t.op == "conv2d")
+    assert convolutions == ([1, 5] if kind == "dynamic" else [1, 1, 4]), "scales make no task of their own"
 
 
 def session(model):
