@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-__all__ = ["interruptible", "listen", "unheard"]
+__all__ = ["Interrupt", "interruptible", "listen", "unheard"]
 
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 """Ctrl-C; what a job scheduler or container sends; a terminal that is closed. One that is ignored, as SIGHUP is below
@@ -20,8 +20,13 @@ LEAVE_S = 5.0
 """How long further ones are ignored while one ends the process: temporary files go and workers end meanwhile."""
 
 
+class Interrupt(KeyboardInterrupt):
+    """A signal's. Where KeyboardInterrupt itself passes through `exec` of a text, as in dataclasses, Python ends by
+    SIGINT at last, whoever caught it."""
+
+
 def listen() -> Callable[[], None]:
-    """Have each of `SIGNALS` raise KeyboardInterrupt; for the whole command, before it does anything.
+    """Have each of `SIGNALS` raise `Interrupt`; for the whole command, before it does anything.
 
     Returns:
         To be called when the command has ended: from then on its exit code stands.
@@ -31,7 +36,7 @@ def listen() -> Callable[[], None]:
     def on_signal(number: int, frame: FrameType | None) -> None:
         if not since:
             since.append(time.monotonic())
-            raise KeyboardInterrupt
+            raise Interrupt
         if time.monotonic() - since[0] > LEAVE_S:
             os._exit(130)
 
@@ -71,7 +76,7 @@ def interruptible() -> Iterator[Callable[[], str | None]]:
             _silence(terminals)
         pressed.append(time.monotonic())
         if len(pressed) == 2 or (len(pressed) > 2 and pressed[-1] - pressed[1] > LEAVE_S):
-            raise KeyboardInterrupt
+            raise Interrupt
         if len(pressed) > 2:
             return
         with suppress(OSError):
