@@ -253,6 +253,8 @@ def test_a_signal_before_and_after_the_command_ends_it_as_documented(tmp_path):
     late += "import atexit; atexit.register(signal.raise_signal, signal.SIGINT)\n"
     amid = "app = types.ModuleType('app'); sys.modules['tt_core.cli.app'] = app\n"
     amid += "app.main = lambda: exec('import signal; signal.raise_signal(signal.SIGINT)')\n"
-    for before, code in ((early, 130), (amid, 130), (late, 4)):
+    last = late + "class Last:\n def __del__(self): os.kill(os.getpid(), signal.SIGTERM)\n"
+    last += "import os; sys.modules['last'] = Last()\n"  # freed with the modules
+    for before, code in ((early, 130), (amid, 130), (late, 4), (last, 4)):
         done = subprocess.run([sys.executable, "-c", f"{program}{before}main()"], capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (code, "")

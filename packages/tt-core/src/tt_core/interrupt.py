@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -40,8 +41,14 @@ def listen() -> Callable[[], None]:
         if time.monotonic() - since[0] > LEAVE_S:
             os._exit(130)
 
-    for n in _heeded():
+    def ignore() -> None:  # Python gives signals back to the system before it unloads modules
+        for n in numbers:
+            signal.signal(n, signal.SIG_IGN)
+
+    numbers = _heeded()
+    for n in numbers:
         signal.signal(n, on_signal)
+    atexit.register(ignore)
     return lambda: since.append(time.monotonic())
 
 
