@@ -266,6 +266,7 @@ def test_a_log_does_not_fill_the_disk(made, monkeypatch):
     p = made.make()
     os.write(p.log.fileno(), b"of the job before\n")
     made.job(p)
+    assert p._tail() == "", "of the job before"
     os.write(p.log.fileno(), b"\0one\ntwo\nthree\nfour\nfive\nsix\n")
     assert p._tail() == "two | three | four | five | six"
     assert len(p._tail(chars=7)) == 7
