@@ -466,6 +466,7 @@ KEYS = {
 """Digests of the task keys before there was any rewriting."""
 
 
+@pytest.mark.together
 @pytest.mark.parametrize("name", KEYS)
 def test_a_model_that_needs_no_rewriting_keeps_its_task_keys(name):
     source, shapes = name, None
