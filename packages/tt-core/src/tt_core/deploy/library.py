@@ -29,6 +29,7 @@ from tt_core.compiler.runtime import digest, sidecar_path
 from tt_core.deploy.constants import repack_constants
 from tt_core.deploy.entrance import checker, with_entrance
 from tt_core.errors import InstallationError, ModelError, one_line
+from tt_core.interrupt import unheard
 
 if TYPE_CHECKING:
     from tt_core.compiler.backend import Repacked
@@ -126,7 +127,8 @@ def link_problem() -> str | None:
         source = Path(folder, "empty.c")
         source.write_text("int tt_empty;\n")
         try:
-            cc.create_shared(str(source.with_suffix(".so")), [str(source)], cc=compiler)
+            with unheard():
+                cc.create_shared(str(source.with_suffix(".so")), [str(source)], cc=compiler)
         except (OSError, RuntimeError) as e:
             return f"{compiler} fails: {one_line(str(e))[:300]}"
     return None
@@ -165,7 +167,8 @@ def _export(library: relax.VMExecutable, part: Path) -> None:
             if os.path.islink(file):
                 Path(f"{file}.kept").write_bytes(Path(file).read_bytes())
                 os.replace(f"{file}.kept", file)
-        cc.create_shared(goal, list(files), **options)
+        with unheard():  # else Ctrl-C ends the linker, and the model seems to be at fault
+            cc.create_shared(goal, list(files), **options)
 
     with ExitStack() as stack:
         for name in ("devc.o", *(f"lib{i}.o" for i in range(_OBJECTS))):
