@@ -135,9 +135,8 @@ def _allowed(known: list[Lesson], say: Callable[[str], None]) -> list[Lesson]:
         left = [x for x in known if held_out(x.task)]
         names = sorted({x.name for x in left})
         shown = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
-        say(
-            f"left out, because weights are judged on them: {_many(len({x.operator for x in left}))} ({shown}); see --with-held-out"
-        )
+        many = _many(len({x.operator for x in left}))
+        say(f"left out, because weights are judged on them: {many} ({shown}); see --with-held-out")
     return kept
 
 

@@ -42,9 +42,14 @@ class Host:
         self, recipe: Pieces, tasks: Sequence[Task], programs: ProgramSource | None, **options: Any
     ) -> Assembled:
         """Pipelines, scheduler and stoppers as `tt tune` has them; `options` are those of `tt_spec.assembly.assemble`,
-        and `trials` for a budget of rows."""
+        `trials` for a budget of rows, and `target` of the machine that measures, whose peak a scheduler may ask for."""
         from tt_spec.assembly import assemble
 
+        target = options.pop("target", None)
+        if target is not None:
+            from tt_core.assembly import check_target, peak_of
+
+            options["peak"] = peak_of(check_target(target))
         trials = options.pop("trials", None)
         budget = [] if trials is None else [recipe.plugins.build("stopper", "trials", trials=trials)]
         return assemble(recipe, tasks, programs, budget=budget, **options)
