@@ -352,7 +352,8 @@ def _card(about: dict[str, Any], course: _Course, apart: list[Ranked], school: l
 def _versions(distribution: str) -> dict[str, str]:
     """Of what takes part, the model's own distribution among it."""
     found = {"python": platform.python_version()}
-    for name in ("numpy", "torch", "xgboost", "lightgbm", "safetensors", "tt-spec", "tt-bench", distribution):
+    libraries = ("numpy", "torch", "xgboost", "lightgbm", "pytorch-tabnet2", "safetensors")
+    for name in (*libraries, "tt-spec", "tt-bench", distribution):
         try:
             found[name] = version(name)
         except PackageNotFoundError:
