@@ -384,7 +384,8 @@ def _live(out: Path, seeds: int, models: Sequence[str]) -> None:
             if not kept.exists():
                 kept.parent.mkdir(parents=True, exist_ok=True)
                 sets = [w for text in FIRST[variant] for w in ("--set", text)]
-                where = ["--history", str(kept.with_suffix(".db")), "--seed", str(seed)]
+                where = ["--history", str(kept.with_suffix(".db")), "--out", str(kept.with_suffix(".so"))]
+                where += ["--seed", str(seed)]
                 write_json(kept, tuned(model, "--minutes", str(int(seconds) / 60), *sets, *where))
                 print(f"live: {kept.name}", flush=True)
             after = read_json(kept).get("after_s")
