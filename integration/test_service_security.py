@@ -22,7 +22,7 @@ from tt_service.database import path_of
 from tt_service.desk import Desk
 from tt_service.guard import Guard
 from tt_service.keys import SCOPES, Keys
-from tt_spec import VirtualClock
+from tt_spec import StoreError, VirtualClock
 from tt_spec.pieces.synthetic import synthetic_task
 
 FREE = {"/readyz", "/v1", "/openapi.json"}
@@ -60,7 +60,7 @@ class House:
     """A server without processes of jobs, behind its guard; ada has a job there."""
 
     def __init__(self, folder: Path) -> None:
-        self.clock = VirtualClock(1e9)
+        self.clock, self.folder = VirtualClock(1e9), folder
         self.desk = Desk(folder / "shared.db", thinkers=0)
         self.keys = Keys(path_of(folder / "shared.db"), self.clock)
         self.app = build(self.desk)
@@ -174,6 +174,8 @@ def test_a_private_jobs_task_is_for_agents_of_its_user_alone(house):
     theirs = house.tell(bob, "GET", f"/v1/jobs/{secret}/tasks/{task}")
     none = house.tell(bob, "GET", f"/v1/jobs/{'0' * 32}/tasks/{task}")
     assert theirs.status_code == 404 and theirs.content == none.content
+    (rows,) = [p for p in house.folder.iterdir() if ".private-" in p.name and not p.name.endswith(("-wal", "-shm"))]
+    assert rows.stat().st_mode & 0o077 == 0
     house.desk.cancel(house.desk.job(secret, None))
 
 
@@ -260,6 +262,23 @@ def test_a_path_as_a_name_leads_nowhere(house, name):
             answer = house.tell(house.mine, place.method, path, house.bodies.get(place.path))
             found = answer.status_code == 200 and answer.json()
             assert found == [] or 400 <= answer.status_code < 500, f"{place}: {answer.status_code} {answer.text[:300]}"
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "says"),
+    [
+        (StoreError("/srv/shared.db: disk is full"), 503, "the server's store cannot be used now"),
+        (KeyError("/srv/secret"), 500, "a defect of the server; its log says more"),
+    ],
+)
+def test_what_fails_inside_is_told_to_the_log_alone(house, monkeypatch, caplog, error, status, says):
+    def fails(*_):
+        raise error
+
+    monkeypatch.setattr(house.desk, "listed", fails)
+    answer = house.tell(house.mine, "GET", "/v1/jobs")
+    assert (answer.status_code, line(answer)) == (status, says)
+    assert "/srv/s" in caplog.text
 
 
 def test_the_document_says_nothing_of_keys(house):

@@ -7,7 +7,8 @@ import json
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tt_service import bounds
+from pydantic import ValidationError
+from tt_service import bounds, wire
 from tt_service.bounds import BoundsError, checked
 
 PLAIN = (
@@ -56,6 +57,7 @@ def refusal(raw: bytes) -> str:
         (b'{"a": [{"choices": [' + b"1," * 100_000 + b"1]}]}", "'choices' has 100,001 entries"),
         (b"[" + b"[]," * 1_000_001 + b"[]]", "more than 2,000,000 values"),
         (json.dumps({"x" * 201: 1}).encode(), "more than 200 characters"),
+        (json.dumps({"versions": {str(i): i for i in range(1001)}}).encode(), "1,001 fields"),
     ],
 )
 def test_hostile_bodies_are_one_line(raw, says):
@@ -70,3 +72,26 @@ def test_lists_may_be_as_long_as_they_may_be(name):
 
 def test_the_deepest_that_may_be_is_read():
     assert checked(b"[" * 24 + b"]" * 24)
+
+
+def test_of_a_million_wrong_entries_one_is_told():
+    """Each would be a record of a kilobyte, five of them for each kind that a choice may be."""
+    knob = {"name": "k", "kind": "tile", "choices": [{}] * 50_000}
+    space = {"key": "k", "name": "n", "version": "v", "knobs": [knob] * 10}
+    task = {"key": "k", "name": "n", "op": "o", "target": "t", "flops": 1.0, "spaces": [space]}
+    with pytest.raises(ValidationError) as e:
+        wire.JobIn.model_validate({"name": "x", "trials": 1, "tasks": [task] * 10})
+    assert e.value.error_count() < 10
+
+
+def lists(schema: object) -> list[dict[str, object]]:
+    """Every list within a model's schema."""
+    inner = list(schema.values()) if isinstance(schema, dict) else schema if isinstance(schema, list | tuple) else []
+    own = [schema] if isinstance(schema, dict) and schema.get("type") in ("list", "tuple") else []
+    return own + [found for x in inner for found in lists(x)]
+
+
+def test_every_list_of_the_protocol_ends_at_its_first_wrong_entry():
+    models = [m for m in vars(wire).values() if isinstance(m, type) and issubclass(m, wire.Wire)]
+    found = [x for m in models for x in lists(m.__pydantic_core_schema__)]
+    assert len(models) > 20 and len(found) > 30 and all(x.get("fail_fast") for x in found)

@@ -9,6 +9,7 @@ from tt_service.http import Gone
 from tt_service_house import Bench, Judge, house, job_of
 from tt_spec import Plugins, RunInfo, WallClock
 from tt_spec.assembly import assemble
+from tt_spec.errors import StoreError
 from tt_spec.pieces.memory_store import MemoryStore
 from tt_spec.pieces.synthetic import synthetic_task
 from tt_spec.recipe import resolve
@@ -102,10 +103,9 @@ def test_a_job_waits_for_an_agent_that_can_and_says_so(tmp_path):
     with house(tmp_path) as here:
         here.agent("wrong", Bench(device="another"))
         job = here.http.post("/v1/jobs", job_of(trials=8), wire.JobOut, wait_s=60)
-        for _ in range(100):
+        waiting = ""
+        while not waiting:
             waiting = here.http.get(f"/v1/jobs/{job.id}", wire.JobOut).waiting
-            if waiting:
-                break
         assert "me/wrong: its device is another" in waiting
         here.agent("right")
         assert here.ended(job)[-1].text == "done: 8 trials are spent"
@@ -136,6 +136,31 @@ def test_a_server_that_starts_again_goes_on_and_repeats_no_row(tmp_path):
         assert here.ended(job)[-1].text.startswith("done")
         rows = [m for m in here.server.desk.store(None).query() if m.origin != "again"]
         assert len(rows) == 400 == len({m.config for m in rows})
+
+
+def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
+    with house(tmp_path) as here:
+        desk, refused = here.server.desk, []
+
+        def full(name, write):
+            def tried(*args, **keys):
+                if len(refused) < 4 and here.agents[0].measured >= 8:
+                    refused.append(name)
+                    raise StoreError(f"{name}: the disk is full")
+                return write(*args, **keys)
+
+            return tried
+
+        here.agent()
+        monkeypatch.setattr(desk.journal, "write", full("journal", desk.journal.write))
+        monkeypatch.setattr(desk.store(None), "append", full("history", desk.store(None).append))
+        job = here.http.post("/v1/jobs", job_of(trials=40), wire.JobOut, wait_s=60)
+        events = here.ended(job)
+        assert events[-1].text == "done: 40 trials are spent" and len(refused) == 4
+        desk.tick()
+        rows = [m for m in desk.store(None).query() if m.origin != "again"]
+        told = [tuple(m.config) for e in events if e.what == "rows" for m in e.results]
+        assert sorted(told) == sorted(m.config for m in rows) and len(set(told)) == 40
 
 
 def test_no_server_is_one_line():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,8 +52,8 @@ class Bench:
     """A bench of a formula."""
 
     device: str = "toy"
-    targets: tuple[str, ...] = ("*",)
-    evaluators: tuple[str, ...] = ("fixed", "once")
+    targets: Sequence[str] = ("*",)
+    evaluators: Sequence[str] = ("fixed", "once")
     versions: dict[str, str] = field(default_factory=lambda: {"toy": "1"})
     made: Any = field(default_factory=Judge)
 
@@ -77,6 +77,7 @@ class House:
         self.key = keys.add("me", ("jobs", "agent"))
         keys.close()
         self.http = Http(self.url, self.key)
+        self.agents: list[Agent] = []
         self._over: list[str | None] = [None]
         self._threads: list[threading.Thread] = []
 
@@ -89,6 +90,7 @@ class House:
         more = {"wait_s": 2.0, "halt": lambda: self._over[0], **more}
         outbox = Outbox(self.folder / f"{name}.db", self.url)
         agent = Agent(Http(self.url, self.key), outbox, bench or Bench(), name=name, **more)
+        self.agents.append(agent)
         self._threads.append(threading.Thread(target=agent.run, daemon=True))
         self._threads[-1].start()
         return agent

@@ -215,6 +215,8 @@ def test_needed_pieces_cannot(role):
         (["batch=0"], "whole number"),
         (["batch=1.5"], "whole number"),
         (["batch=many"], "whole number"),
+        (["batch=\u00b2"], "whole number"),
+        (["batch=" + "9" * 5000], "whole number"),
         (["light=none"], "whole number"),
         (["lihgt=4"], "did you mean 'light'"),
         (["searcher.refuse=true"], "searcher: this piece refuses"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -37,6 +38,7 @@ MOST_WAITING, MOST_JOBS = 1024, 100
 """Long polls at once, and jobs of one user that are not ended."""
 
 T = TypeVar("T")
+_log = logging.getLogger("tt_service")
 
 
 class Lobby:
@@ -144,7 +146,11 @@ def _errors(app: FastAPI) -> None:
         return line(404, str(e))
 
     def store(request: Request, e: Any) -> JSONResponse:
-        return line(503, str(e), {"Retry-After": "5"})
+        _log.error("%s", e)  # it names files, which are not the caller's business
+        return line(503, "the server's store cannot be used now", {"Retry-After": "5"})
+
+    def defect(request: Request, e: Any) -> JSONResponse:
+        return line(500, "a defect of the server; its log says more")
 
     def missing(request: Request, e: Any) -> JSONResponse:
         return line(404, str(getattr(e, "detail", None) or "there is no such page"))
@@ -158,6 +164,7 @@ def _errors(app: FastAPI) -> None:
     app.add_exception_handler(ValueError, value)
     app.add_exception_handler(Unknown, unknown)
     app.add_exception_handler(StoreError, store)
+    app.add_exception_handler(Exception, defect)  # which the guard then writes into the log
     app.add_exception_handler(UserError, value)
 
 

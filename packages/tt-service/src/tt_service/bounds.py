@@ -20,8 +20,8 @@ DEPTH = 24
 VALUES = 2_000_000
 """In one body, all lists and objects together: a few hundred MB at the very worst."""
 
-NAME = 200
-"""Characters of a field's name."""
+FIELDS, NAME = 1000, 200
+"""Fields of an object, and characters of a field's name."""
 
 MOST = {
     "tasks": 1000,
@@ -86,6 +86,8 @@ def _walk(document: Any) -> None:
 
 
 def _named(x: dict[str, Any]) -> None:
+    if len(x) > FIELDS:
+        raise BoundsError(f"an object has {len(x):,} fields, more than {FIELDS:,}")
     for name, value in x.items():
         if len(name) > NAME:
             raise BoundsError(f"a field's name has more than {NAME} characters")

@@ -14,6 +14,7 @@ import uuid
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +26,7 @@ from tt_spec.types import Bar
 
 from tt_service import wire
 from tt_service.broker import LOST, Agent, Batch, Broker, Call, Counts, Needs, Row, Taken
-from tt_service.database import path_of
+from tt_service.database import path_of, told
 from tt_service.journal import JobRecord, Journal
 from tt_service.plain import plain
 from tt_service.runner import Bounds, Runner
@@ -110,6 +111,9 @@ class Desk:
         self.waiters: list[Waiter] = []
         self.listeners: dict[str, list[Future[None]]] = {}
         self._stores: dict[str, Store] = {}
+        self._fresh: list[tuple[Job, Taken, Measurement]] = []
+        self._unkept = False
+        self._later: list[tuple[Job, dict[str, Any]]] = []
         self.closing = False
         self.load()
 
@@ -159,6 +163,9 @@ class Desk:
         """The shared history, or the one of a user's private rows."""
         path = self._path(owner)
         if path not in self._stores:
+            if owner is not None and not os.path.exists(path):
+                with told(path):
+                    os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
             self._stores[path] = self.plugins.build("store", "sqlite", path=path, wait_s=2.0)
             store = self._stores[path]
             if isinstance(store, Remembers):
@@ -390,8 +397,13 @@ class Desk:
         with self.lock:
             if self.closing:
                 return
+            if self._unkept:
+                self._deliver_unkept()
             self.broker.expire(self.clock())
             self._after()
+            later, self._later = self._later, []
+            for job, message in later:
+                self._heard(job, message)
             for job in list(self.jobs.values()):
                 if job.runner is not None and (why := job.runner.exceeded(self.clock())) is not None:
                     self._end(job, "failed", why)
@@ -457,27 +469,32 @@ class Desk:
         job.runner.send("answer", number=number, value=value, trials=trials, failed=failed)
 
     def _keep(self, agent_id: str, counts: Counts) -> None:
-        """Results into the journal, then into the history, then to the job. A history that refuses gets them later."""
-        if not counts.taken:
-            self._flush()
-            return
-        by_job: dict[str, list[tuple[Taken, Measurement]]] = {}
+        """Results into the journal, then into the history, then to the job."""
         for taken in counts.taken:
             job = self.jobs[taken.batch.job]
-            by_job.setdefault(taken.batch.job, []).append((taken, self._measured(job, agent_id, taken)))
-        texts = [(t, to_json([self._path(self.jobs[j].private_to), m])) for j, some in by_job.items() for t, m in some]
-        changes, self.broker.changes = self.broker.changes, []
+            self._fresh.append((job, taken, self._measured(job, agent_id, taken)))
+        self._flush()
+
+    def _flush(self) -> None:
+        """Put on disk what happened since the last time. What a full disk refuses stays in memory, nobody is answered,
+        and the next call tries again. A history that refuses rows which the journal has gets them later."""
+        changes, fresh = self.broker.changes, self._fresh
+        texts = [(t, to_json([self._path(job.private_to), m])) for job, t, m in fresh]
         self.journal.write(changes, texts)
+        self.broker.changes, self._fresh = [], []
+        by_job: dict[str, list[tuple[Taken, Measurement]]] = {}
+        for job, taken, m in fresh:
+            by_job.setdefault(job.record.id, []).append((taken, m))
         for job_id, some in by_job.items():
-            self._hear(self.jobs[job_id], some)
-        for job_id, some in by_job.items():
+            job = self.jobs[job_id]
             try:
-                self.store(self.jobs[job_id].private_to).append([m for _, m in some])
+                self.store(job.private_to).append([m for _, m in some])
                 self.journal.kept([(t.batch.id, t.at) for t, _ in some])
             except StoreError as e:
-                warnings.warn(
-                    f"the history does not take rows now, they wait in {self.journal.path}: {e}", stacklevel=2
-                )
+                self._unkept = True
+                where = self.journal.path
+                warnings.warn(f"the history does not take rows now, they wait in {where}: {e}", stacklevel=2)
+            self._hear(job, some)
 
     def _measured(self, job: Job, agent_id: str, taken: Taken) -> Measurement:
         agent = self.broker.agents.get(agent_id)
@@ -511,6 +528,7 @@ class Desk:
             }
             store.append([m for *_, m in mine if (m.run_id, m.config, m.at) not in there])
             self.journal.kept([(batch, at) for batch, at, _ in mine])
+        self._unkept = False
 
     # -- inside: jobs -------------------------------------------------------------------------------------------
 
@@ -553,17 +571,17 @@ class Desk:
             if self.closing or job.runner is None:
                 return
             if message is None:
-                self._gone(job)
-                return
+                message = {"what": "gone"}
             try:
                 _HEARD[message["what"]](self, job, message)
-                self._after()
             except (KeyError, ValueError, TypeError) as e:
                 self._end(job, "failed", f"its process said what cannot be understood ({type(e).__name__}: {e})")
-            except StoreError as e:
-                self._end(job, "failed", str(e))
+            except StoreError:  # a full disk, say: the same message again, later
+                self._later.append((job, message))
+            with suppress(StoreError):  # tried again with the next change, or tick
+                self._after()
 
-    def _gone(self, job: Job) -> None:
+    def _heard_gone(self, job: Job, message: dict[str, Any]) -> None:
         runner = job.runner
         why = "its process ended" if runner is None else runner.post_mortem()
         if job.halting is not None and job.record.state == "paused":
@@ -666,17 +684,15 @@ class Desk:
         self.journal.save(job.record)
 
     def _event(self, job: Job, what: str, **fields: Any) -> None:
-        job.events += 1
-        self.journal.tell(job.record.id, job.events, json.dumps({"number": job.events, "what": what, **fields}))
+        number = job.events + 1
+        self.journal.tell(job.record.id, number, json.dumps({"number": number, "what": what, **fields}))
+        job.events = number
         for future in self.listeners.pop(job.record.id, []):
             _settle(future, None)
 
-    def _flush(self) -> None:
-        changes, self.broker.changes = self.broker.changes, []
-        self.journal.write(changes)
-
 
 _HEARD = {
+    "gone": Desk._heard_gone,
     "ready": Desk._heard_ready,
     "refused": Desk._heard_refused,
     "measure": Desk._heard_measure,

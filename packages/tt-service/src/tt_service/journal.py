@@ -128,9 +128,9 @@ class Journal:
             )
 
     def _batch(self, found: tuple[Any, ...]) -> Batch:
-        *about, rows, returns = found
-        told_ = self.db.execute("SELECT at FROM results WHERE batch = ?", (found[0],)).fetchall()
-        batch = Batch(*about, tuple(tuple(r) for r in json.loads(rows)))
+        name, agent, job, task, kind, rows, returns = found
+        told_ = self.db.execute("SELECT at FROM results WHERE batch = ?", (name,)).fetchall()
+        batch = Batch(name, agent, job, task, kind, tuple(tuple(r) for r in json.loads(rows)))
         batch.told, batch.returns = {at for (at,) in told_}, returns
         return batch
 

@@ -47,15 +47,20 @@ class Options:
 class Server(uvicorn.Server):
     """Ends its long polls as soon as it is to end."""
 
-    def __init__(self, config: uvicorn.Config, desk: Desk, ready: Callable[[int], None]) -> None:
+    def __init__(self, config: uvicorn.Config, desk: Desk, keys: Keys, ready: Callable[[int], None]) -> None:
         super().__init__(config)
-        self.desk, self.ready = desk, ready
+        self.desk, self.keys, self.ready = desk, keys, ready
 
     async def startup(self, sockets: Any = None) -> None:
         """As uvicorn's; then tells the port."""
         await super().startup(sockets)
         if self.started:
             self.ready(self.servers[0].sockets[0].getsockname()[1])
+
+    async def shutdown(self, sockets: Any = None) -> None:
+        """As uvicorn's; then nobody asks for keys any more."""
+        await super().shutdown(sockets)
+        self.keys.close()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """A signal: nobody is to wait any more."""
@@ -71,8 +76,9 @@ def make(options: Options, ready: Callable[[int], None] = lambda port: None) -> 
     """
     listening = options.listening.checked()
     desk = Desk(options.history, options.bounds, options.thinkers, lease_s=options.lease_s)
+    keys = Keys(path_of(options.history))
     config = uvicorn.Config(
-        Guard(build(desk), Keys(path_of(options.history))),
+        Guard(build(desk), keys),
         log_level="warning",
         access_log=False,
         timeout_graceful_shutdown=END_S,
@@ -80,4 +86,4 @@ def make(options: Options, ready: Callable[[int], None] = lambda port: None) -> 
         lifespan="on",
         **listening.options(),
     )
-    return Server(config, desk, ready)
+    return Server(config, desk, keys, ready)

@@ -182,9 +182,10 @@ def _set(recipe: Recipe, text: str) -> None:
     if not equals or not value.strip():
         raise OptionError(f"--set needs piece.option=value or piece=name, got {text!r}")
     if _PLAIN.get(role) is int and not dot:
-        if not value.strip().isdigit() or int(value) < 1:
-            raise OptionError(f"--set {role} needs a whole number, got {value!r}")
-        setattr(recipe, role, int(value))
+        number = _value(value.strip())
+        if type(number) is not int or number < 1:
+            raise OptionError(f"--set {role} needs a whole number, at least 1, got {value[:40]!r}")
+        setattr(recipe, role, number)
         return
     if role not in _PIECES:
         raise OptionError(

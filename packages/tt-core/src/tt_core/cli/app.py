@@ -79,6 +79,18 @@ UntrustedOption = Annotated[
     bool,
     typer.Option("--untrusted", help="Read the ONNX file in a process without network, other files and much memory"),
 ]
+MinutesOption = Annotated[
+    float | None, typer.Option(help="Of the whole run, from reading to writing; 5 if there is no other budget")
+]
+OnlyHeavyOption = Annotated[
+    bool, typer.Option("--only-heavy", help="Only the fewest tasks that hold 95 % of the model's latency")
+]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print the plan and the time it takes; do nothing")]
+HistoryOption = Annotated[Path, typer.Option(help="Where every measurement is kept; a repeated run continues from it")]
+SetsOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Override the recipe: searcher.population=256, scheduler=round-robin"),
+]
 ServerOption = Annotated[
     str | None, typer.Option(help="URL of a tuning service (tt serve) that searches, while this machine measures")
 ]
@@ -116,27 +128,16 @@ def tune(
     target: TargetOption = Request.target,
     recipe: Annotated[str, typer.Option(help="Name (tt recipes) or TOML file")] = Request.recipe,
     trials: Annotated[int | None, typer.Option(help="Programs to measure in this run")] = None,
-    minutes: Annotated[
-        float | None, typer.Option(help="Of the whole run, from reading to writing; 5 if there is no other budget")
-    ] = None,
+    minutes: MinutesOption = None,
     tasks: TasksOption = None,
     skip: SkipOption = None,
-    only_heavy: Annotated[
-        bool, typer.Option("--only-heavy", help="Only the fewest tasks that hold 95 % of the model's latency")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the plan and the time it takes; do nothing")
-    ] = False,
+    only_heavy: OnlyHeavyOption = False,
+    dry_run: DryRunOption = False,
     space: SpaceOption = None,
-    history: Annotated[
-        Path, typer.Option(help="Where every measurement is kept; a repeated run continues from it")
-    ] = Path(str(Request.history)),
+    history: HistoryOption = Path(str(Request.history)),
     out: Annotated[Path | None, typer.Option(help="Write the tuned library here, its sidecar beside it")] = None,
     seed: Annotated[int, typer.Option(help="Root of all randomness")] = Request.seed,
-    sets: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Override the recipe: searcher.population=256, scheduler=round-robin"),
-    ] = None,
+    sets: SetsOption = None,
     log: Annotated[bool, typer.Option(help="Keep the run's events beside the history, for tt history retell")] = True,
     untrusted: UntrustedOption = False,
     server: ServerOption = None,
@@ -156,8 +157,6 @@ def tune(
     asked |= {"server": server, "agent": agent, "private": private, "key_file": key_file}
     asked |= {"insecure": insecure, "wait": wait}
     if dry_run:
-        if server is not None:
-            raise OptionError("--dry-run plans a search here: omit --server")
         return _show_plan(model, asked, as_json)
     request = Request.of(model, asked)
     shown = Reader(progress.listener(as_json, request.limit_minutes, trials))
@@ -185,6 +184,8 @@ def _end(result: Result, shown: Reader, history: Path) -> None:
 def _show_plan(model: str, asked: Asked, as_json: bool) -> None:
     from tt_core.planning import plan
 
+    if asked.get("server") is not None:
+        raise OptionError("--dry-run plans a search here: omit --server")
     found = plan(model, **asked)
     if as_json:
         print(json.dumps(found.as_dict()))

@@ -1,0 +1,187 @@
+"""`tt tune --server`: this machine lowers, measures and ships, a server without a compiler searches."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from tt_bench.files import load
+from tt_bench.replay import Replay
+from tt_history import SqliteStore
+from tt_service import wire
+from tt_service.agent import Agent
+from tt_service.database import path_of
+from tt_service.http import Http
+from tt_service.keys import Keys
+from tt_service.outbox import Outbox
+from tt_spec import Plugins, RunInfo, VirtualClock, WallClock
+from tt_spec.assembly import assemble
+from tt_spec.pieces.memory_store import MemoryStore
+from tt_spec.recipe import resolve
+
+RECORDINGS = Path(__file__).parents[1] / "recordings"
+
+NO_TVM = """
+import sys
+sys.modules["tvm"] = None
+from tt_service.cli import main
+main()
+"""
+
+
+class Place:
+    """A server in a process in which `import tvm` fails, and clients in one folder."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        keys = Keys(path_of(folder / "shared.db"))
+        self.key = keys.add("me", ("jobs", "agent"))
+        keys.close()
+        command = [sys.executable, "-c", NO_TVM, "serve", "--history", str(folder / "shared.db"), "--port", "0"]
+        self.server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self.url = self.server.stdout.readline().split()[-1]
+        self.http = Http(self.url, self.key)
+
+    def start(self, *args):
+        command = [sys.executable, "-m", "tt_core", *args]
+        env = {**os.environ, "TT_KEY": self.key}
+        return subprocess.Popen(
+            command, cwd=self.folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def run(self, *args, code=0):
+        process = self.start(*args)
+        out, err = process.communicate(timeout=300)
+        assert process.returncode == code, f"exit {process.returncode}\n{out[-3000:]}\n{err[-3000:]}"
+        return out, err
+
+    def end(self):
+        self.server.terminate()
+        self.server.wait(10)
+        self.server.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    found = Place(tmp_path_factory.mktemp("service"))
+    yield found
+    found.end()
+
+
+def test_a_run_is_searched_by_the_server_and_ships_here(place):
+    options = ["--trials", "16", "--set", "batch=8", "--set", "searcher=random", "--out", "m.so"]
+    out, err = place.run("tune", "op:matmul:32,32,32", "--recipe", "random", "--server", place.url, *options)
+    assert "verified against the untuned program" in out and re.search(r"job [0-9a-f]{8} of", out + err)
+    sidecar = json.loads((place.folder / "m.so.json").read_text())
+    assert sidecar["recipe"]["name"] == "random"
+    here = sqlite3.connect(place.folder / "tt.db")
+    (mine,) = here.execute("SELECT count(*) FROM measurements WHERE origin IN ('random', 'search')").fetchone()
+    here.close()
+    store = SqliteStore(place.folder / "shared.db")
+    shared = [m for m in store.query() if m.origin in ("random", "search") and m.error != "invalid"]
+    store.close()
+    assert len(shared) == 16 and mine >= 16
+    assert all(m.versions["agent"].startswith("me/") and m.versions["tvm"] for m in shared)
+
+
+def test_another_user_of_the_device_begins_with_what_the_server_knows(place):
+    options = ["--trials", "8", "--set", "batch=8", "--history", "another.db", "--json"]
+    out, _ = place.run("tune", "op:matmul:32,32,32", "--recipe", "random", "--server", place.url, *options)
+    result = [json.loads(line) for line in out.splitlines()][-1]
+    assert result["event"] == "result" and result["trials"] == 8
+    rows = sqlite3.connect(place.folder / "another.db")
+    (known,) = rows.execute("SELECT count(*) FROM measurements").fetchone()
+    rows.close()
+    assert known > 8, "the best rows of the first run came along"
+
+
+@pytest.mark.slow
+def test_ctrl_c_writes_the_best_so_far_and_pauses_the_job_and_attach_goes_on(place):
+    options = ["--trials", "40", "--set", "batch=8", "--out", "c.so", "--history", "c.db"]
+    process = place.start("tune", "op:matmul:48,48,48", "--recipe", "random", "--server", place.url, *options)
+    job = None
+    for _ in range(1200):
+        jobs = [j for j in place.http.get_list("/v1/jobs", wire.JobOut) if j.name == "matmul-48-48-48"]
+        if jobs and jobs[0].trials >= 8:
+            job = jobs[0]
+            break
+        time.sleep(0.05)
+    assert job is not None
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=200)
+    assert process.returncode == 130 and (place.folder / "c.so").exists(), out + err
+    shown = place.http.get(f"/v1/jobs/{job.id}", wire.JobOut)
+    assert shown.state == "paused" and shown.trials < 40
+    out, _ = place.run("jobs", "attach", job.id[:8], "--server", place.url, "--history", "c.db")
+    assert "done: 40 trials are spent" in out or "trials are spent" in out
+    assert place.http.get(f"/v1/jobs/{job.id}", wire.JobOut).state == "done"
+
+
+def test_mistakes_are_one_line_with_exit_code_9(place):
+    tune = ["tune", "op:matmul:8,8,8", "--server"]
+    for url, said in (("http://127.0.0.1:9", "no server answers at"), (place.url, "no recipe called 'unheard'")):
+        code = 9 if "answers" in said else 2
+        _, err = place.run(*tune, url, "--recipe", "unheard", code=code)
+        assert said in err and err.count("\n") == 1, err
+
+
+class Recorded:
+    """A bench of a recording."""
+
+    device, targets, evaluators, versions = "recorded", ["*"], ["fixed"], {}
+
+    def __init__(self, parts):
+        self.parts, self.made = parts, None
+
+    def measurer(self, evaluator, options):
+        if self.made is None:
+            piece = Plugins().build("evaluator", evaluator, **options)
+            self.made = Replay(self.parts, piece, VirtualClock(), seed=1, unrecorded="nearest")
+        return self.made
+
+
+def test_with_one_agent_and_one_seed_the_rows_are_those_of_a_local_run(place, tmp_path):
+    parts = load(RECORDINGS / "encoder-up-template.json.gz").parts
+    wired = [wire.TaskWire.of(p.task) for p in parts]  # the recording's own space draws from its recorded rows alone
+    tasks, sets = [t.thing() for t in wired], ["batch=24"]
+    plugins, store, clock = Plugins(), MemoryStore(), WallClock()
+    recipe = resolve("autotvm", sets, plugins)
+    budget = [plugins.build("stopper", "trials", trials=72)]
+    measurer = Recorded(parts).measurer("fixed", {})
+    made = assemble(recipe, tasks, measurer, clock=clock, seed=5, budget=budget)
+    made.loop(measurer, store, clock, info=RunInfo("r", tuple(tasks))).run()
+
+    outbox = Outbox(tmp_path / "agent.db", place.url)
+    over = threading.Event()
+    agent = Agent(
+        Http(place.url, place.key),
+        outbox,
+        Recorded(parts),
+        name="recorded",
+        wait_s=1.0,
+        halt=lambda: "over" if over.is_set() else None,
+    )
+    thread = threading.Thread(target=agent.run, daemon=True)
+    thread.start()
+    asked = {"recipe": "autotvm", "sets": sets, "seed": 5, "trials": 72, "device": "recorded"}
+    spec = wire.JobIn(name="recorded", tasks=wired, **asked)
+    job = place.http.post("/v1/jobs", spec, wire.JobOut, wait_s=90)
+    while (last := place.http.get(f"/v1/jobs/{job.id}", wire.JobOut)).state == "running":
+        time.sleep(0.1)
+    over.set()
+    thread.join(20)
+    assert last.state == "done", last.reason
+    remote = SqliteStore(place.folder / "shared.db")
+    rows = [(m.task_key, m.config, m.origin, m.seconds) for m in remote.query(device="recorded")]
+    remote.close()
+    assert rows == [(m.task_key, m.config, m.origin, m.seconds) for m in store.query()]
+    assert {m[2] for m in rows} >= {"random", "search"}
