@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import os
 import signal
@@ -12,6 +14,11 @@ import time
 
 import psutil
 import pytest
+from tt_core.compiler.runtime import sidecar_path
+from tt_core.interrupt import LEAVE_S, interruptible, unheard
+from tt_core.stages import Stages
+from tt_measure import WorkerPool
+from tt_spec.pieces.random_searcher import RandomSearcher
 
 from .conftest import events
 
@@ -134,3 +141,120 @@ def test_a_reader_that_goes_away_ends_the_run(tmp_path):
     assert process.wait(timeout=300) == 141
     with sqlite3.connect(tmp_path / "tt.db") as db:
         assert db.execute("select reason from runs").fetchall() == [("nobody reads its output",)]
+
+
+LOADS = ["reading", "untuned", "opening"]
+SEARCH = ["asking", "measuring"]
+ENDS = ["re-timing", "compiling", "timing", "verifying", "writing"]
+
+
+@pytest.fixture
+def signalled(tmp_path, tt_in, monkeypatch):
+    """A small run that gets so many signals where a phase begins; its folder, in which nothing else is left."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+
+    def run(phase, number, times, code):
+        folder = tmp_path / phase
+        folder.mkdir()
+        sent = itertools.count()
+
+        def send(*_, **__):
+            if next(sent) == 0:
+                for _ in range(times):
+                    signal.raise_signal(number)
+
+        with monkeypatch.context() as patch:
+            if phase == "asking":
+                patch.setattr(RandomSearcher, "propose", _first(send, RandomSearcher.propose))
+            elif phase == "measuring":
+                patch.setattr(WorkerPool, "measure", _first(send, WorkerPool.measure))
+            else:
+                stage = Stages.stage
+                patch.setattr(
+                    Stages, "stage", lambda self, name, *a: _entered(stage(self, name, *a), send, name == phase)
+                )
+            command = ["tune", "op:matmul:8,16,16", "--recipe", "random", "--trials", "8", "--out", "m.so", "--json"]
+            done = tt_in(folder, *command, "--set", "batch=4", code=code)
+        assert next(sent), "the phase came"
+        assert not list((tmp_path / "tmp").iterdir())
+        assert not list(folder.glob(".tt-*"))
+        assert (folder / "m.so").exists() == sidecar_path(folder / "m.so").exists()
+        if (folder / "tt.db").exists():
+            with sqlite3.connect(folder / "tt.db", timeout=1) as db:
+                db.execute("begin immediate")
+        return folder, done
+
+    return run
+
+
+def _first(act, function):
+    def both(*args, **kwargs):
+        act()
+        return function(*args, **kwargs)
+
+    return both
+
+
+@contextlib.contextmanager
+def _entered(stage, act, now):
+    with stage:
+        if now:
+            act()
+        yield
+
+
+def test_two_signals_in_any_phase_end_the_run_at_once_and_leave_nothing(signalled):
+    numbers = itertools.cycle([signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+    for phase, number in zip([*LOADS, *SEARCH, *ENDS], numbers, strict=False):
+        folder, _ = signalled(phase, number, 2, 130)
+        assert not (folder / "m.so").exists()
+
+
+def test_one_signal_in_the_search_or_after_it_writes_the_best_so_far(signalled):
+    for phase, number in (("asking", signal.SIGTERM), ("verifying", signal.SIGINT)):
+        folder, done = signalled(phase, number, 1, 130 if phase in SEARCH else 0)
+        assert (folder / "m.so").exists()
+        assert events(done.stdout)[-1]["event"] == "result"
+
+
+def test_signals_that_follow_the_second_are_ignored_while_the_run_is_left(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("tt_core.interrupt.time.monotonic", lambda: now[0])
+    with interruptible() as halt:
+        assert halt() is None
+        signal.raise_signal(signal.SIGINT)
+        assert halt() == "interrupted"
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGINT)
+        now[0] = LEAVE_S + 1
+        with pytest.raises(KeyboardInterrupt):  # what it waits for hangs
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_a_linker_does_not_hear_ctrl_c(tmp_path):
+    """A terminal sends it to every process of the command."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    with unheard():
+        linker = subprocess.Popen(["sleep", "0.3"])
+        linker.send_signal(signal.SIGINT)
+        linker.send_signal(signal.SIGTERM)
+        assert linker.wait() == 0
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
+
+
+def test_a_signal_before_and_after_the_command_ends_it_as_documented(tmp_path):
+    """While modules are loaded, and in the moments between its last word and its exit."""
+    program = "import signal, sys, types\nfrom tt_core.__main__ import main\n"
+    early = "class Slow:\n def __getattr__(self, name): name == 'main' and signal.raise_signal(signal.SIGTERM)\n"
+    early += "sys.modules['tt_core.cli.app'] = Slow()\n"
+    late = "app = types.ModuleType('app'); app.main = lambda: 4; sys.modules['tt_core.cli.app'] = app\n"
+    late += "import atexit; atexit.register(signal.raise_signal, signal.SIGINT)\n"
+    amid = "app = types.ModuleType('app'); sys.modules['tt_core.cli.app'] = app\n"
+    amid += "app.main = lambda: exec('import signal; signal.raise_signal(signal.SIGINT)')\n"
+    last = late + "class Last:\n def __del__(self): os.kill(os.getpid(), signal.SIGTERM)\n"
+    last += "import os; sys.modules['last'] = Last()\n"  # freed with the modules
+    for before, code in ((early, 130), (amid, 130), (late, 4), (last, 4)):
+        done = subprocess.run([sys.executable, "-c", f"{program}{before}main()"], capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (code, "")

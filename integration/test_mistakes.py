@@ -335,9 +335,9 @@ def event_log(path: Path) -> None:
 
 
 def recipe_file(path: Path) -> None:
-    from tt_core import hooks
+    import tt_spec
 
-    path.write_text((Path(hooks.__file__).parent / "recipes" / "random.toml").read_text())
+    path.write_text((Path(tt_spec.__file__).parent / "recipes" / "random.toml").read_text())
 
 
 def target_file(path: Path) -> None:

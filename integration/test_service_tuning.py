@@ -104,6 +104,7 @@ def test_another_user_of_the_device_begins_with_what_the_server_knows(place):
     assert known > 8, "the best rows of the first run came along"
 
 
+@pytest.mark.slow
 def test_ctrl_c_writes_the_best_so_far_and_pauses_the_job_and_attach_goes_on(place):
     options = ["--trials", "40", "--set", "batch=8", "--out", "c.so", "--history", "c.db"]
     process = place.start("tune", "op:matmul:48,48,48", "--recipe", "random", "--server", place.url, *options)

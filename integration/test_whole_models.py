@@ -71,7 +71,8 @@ class Network:
     def verify(self, got: list[np.ndarray], nudged: bool = True) -> None:
         plain, by = str(self.path), share(self.ready.lowered.mod)
         measured = Nudged(self.want, lambda seeds: self.backend.nudge_model(plain, self.inputs, by, seeds))
-        verification.verify(self.ready.model, self.inputs, got, self.want, nudged=measured if nudged else None)
+        want = verification.wanted(self.ready.model, self.inputs, self.want)
+        verification.verify(want, got, measured if nudged else None)
 
 
 @pytest.fixture(scope="module")
@@ -137,3 +138,49 @@ def test_a_network_with_a_broken_operator_ships_untuned(net, tmp_path, monkeypat
     shipped = shipping.ship(shipment, shipping.Winners({}, {t.key: 1.0 for t in net.ready.tasks}), tmp_path / "out.so")
     assert shipped.after_s == shipped.before_s and any("does not match the untuned program" in text for text in said)
     assert np.array_equal(net.backend.run_model(str(tmp_path / "out.so"), net.inputs)[0], net.want[0])
+
+
+@pytest.fixture(scope="module")
+def remembers(tmp_path_factory):
+    """A model whose state is half of what it was and what came in."""
+    x, state = (relax.Var(name, relax.TensorType((4, 8), "float32")) for name in ("x", "state"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x, state]):
+        with builder.dataflow():
+            after = builder.emit(relax.op.add(x, relax.op.multiply(state, relax.const(0.5))))
+            y, last = builder.emit_output(relax.op.nn.relu(after)), builder.emit_output(after)
+        builder.emit_func_output(relax.Tuple([y, last]))
+    ready = prepare(builder.get(), target="native", plugins=Plugins())
+    ready = replace(ready, model=replace(ready.model, outputs=("y", "state_out")))
+    path = tmp_path_factory.mktemp("remembers") / "untuned.so"
+    shipping.write_untuned(ready, path, Plugins())
+    return ready, path
+
+
+@pytest.mark.parametrize("wrong_in", [None, 1, 4])
+def test_a_model_with_states_is_followed_over_ten_steps(remembers, tmp_path, wrong_in):
+    """Each step gets the states that the shipped library has computed; a fault in one of them is found."""
+    ready, untuned = remembers
+    runs: dict[Path, list[tuple[dict[str, np.ndarray], list[np.ndarray]]]] = {}
+
+    class Followed(TvmBackend):
+        def run_model(self, path, inputs):
+            outputs = super().run_model(path, inputs)
+            own = runs.setdefault(Path(path), [])
+            own.append((inputs, outputs))
+            return [o + (Path(path) != untuned and len(own) == wrong_in) for o in outputs]
+
+        def race_models(self, paths, inputs, seconds=6.0, rounds=10):
+            return [[1.0] * 10, [0.5] * 10][: len(paths)]
+
+    said: list[str] = []
+    shipment = shipping.Shipment(ready, untuned, Followed(), {}, Plugins(), Stages(WallClock(), None, said.append))
+    shipped = shipping.ship(shipment, shipping.Winners({}, {t.key: 1.0 for t in ready.tasks}), tmp_path / "out.so")
+    assert all("over 10 steps" in text for text in shipped.verified.values())
+    plain = runs.pop(untuned)
+    ((_, tuned),) = runs.items()
+    assert len(tuned) == (wrong_in or 10) and (wrong_in is not None) == any("cannot ship" in text for text in said)
+    assert wrong_in != 4 or any("in step 4 with its states fed back" in text for text in said)
+    for (given, _), (before, outputs) in zip(tuned[1:], tuned, strict=False):
+        assert np.array_equal(given["state"], outputs[1]) and not np.array_equal(given["x"], before["x"])
+    assert len(plain) == 10 + (wrong_in or 0)

@@ -145,6 +145,7 @@ def test_a_partial_recording_needs_a_policy(host, tmp_path):
     assert len(run.t) == 10 and 0.3 < run.lacking < 1.0
 
 
+@pytest.mark.together
 def test_random_search_scores_0_and_the_oracle_1(done):
     pytest.importorskip("autotuning_methodology")
     found = scores(done)

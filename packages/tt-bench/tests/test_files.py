@@ -52,6 +52,7 @@ def test_history_and_t4_hold_the_same(tmp_path):
     same(files.load(tmp_path / "x.json.gz"), found)
 
 
+@pytest.mark.together
 def test_t4_keeps_the_published_schema(recording):
     validators = pytest.importorskip("autotuning_methodology.validators")
     data = json.loads(json.dumps(t4.write(recording, 1)))

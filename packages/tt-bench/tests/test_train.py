@@ -87,6 +87,22 @@ def test_it_ends_where_nothing_gets_better_and_keeps_the_best_round(tmp_path):
     assert whole.card["metrics"] == done.card["metrics"], "what is written is the best round"
 
 
+def test_operators_on_which_weights_are_judged_are_left_out_with_a_line(tmp_path):
+    data, said = school(), []
+    judged = dataclasses.replace(data[3].task, op="conv2d", shapes="1x56x56x64, 3x3x64x64 -> 1x56x56x64")
+    mixed = [*data[:3], dataclasses.replace(data[3], task=judged), *data[4:]]
+    done = train(what(tmp_path), plugins(), data=mixed, say=said.append)
+    assert said[0].startswith("left out, because weights are judged on them: 1 operator (operator-3)")
+    rest = train(what(tmp_path), plugins(), data=[*data[:3], *data[4:]])
+    assert done.card == rest.card and not done.card["split"]["held_out_learned"], "as if it had not been there"
+    page = tmp_path / "w.md"
+    assert "do not judge" not in page.read_text()
+    told = train(what(tmp_path, with_held_out=True, hold_out=("operator-1",)), plugins(), data=mixed).card
+    assert told["split"]["held_out_learned"] == ["operator-3"] and "do not judge" in page.read_text()
+    with pytest.raises(BenchError, match="every operator of the data is one on which weights are judged"):
+        train(what(tmp_path), plugins(), data=[mixed[3]])
+
+
 def test_an_interrupt_keeps_what_was_learned_and_the_same_command_goes_on(tmp_path):
     asked, said = [], []
 

@@ -85,6 +85,15 @@ def test_states_of_speed_are_counted_by_what_came_before(tmp_path):
     assert unknown.found == "no CPU" and "count as they come" in unknown.advice
 
 
+def test_others_who_do_not_share_the_lock_are_named(tmp_path):
+    write(tmp_path, "dev/shm/tt-timing-1000.lock", "")
+    assert find(made_up(tmp_path, user=1000), "lock").status == "ok"
+    check = find(made_up(tmp_path, user=1001), "lock")
+    assert check.facts == {"users": [1000], "container": False} and "measurer.lock=FILE" in check.advice
+    write(tmp_path, ".dockerenv", "")
+    assert "this is a container" in find(made_up(tmp_path, user=1000), "lock").found
+
+
 def fake(**versions: str | None):
     return lambda name: versions.get(name.replace("-", "_"), installed(name))
 
@@ -249,7 +258,7 @@ def test_lines_put_the_advice_below(tmp_path):
     shown = lines(examine(made_up(tmp_path, load=9.0)))
     at = next(i for i, line in enumerate(shown) if line.startswith("warning  cores"))
     assert shown[at + 1].strip().startswith("-> ")
-    assert len(shown) == 13
+    assert len(shown) == 14
 
 
 # -- the command -----------------------------------------------------------------------------------------------------

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tt_core import models
+from tt_core import models, target
 from tt_core.compiler.arrays import difference
-from tt_core.deploy.verification import verify
+from tt_core.compiler.lower import lower
+from tt_core.deploy.verification import verify, wanted
 from tt_core.errors import ModelError
 from tt_core_fakes import with_space
 
@@ -50,10 +51,20 @@ def test_a_quantised_model_in_float32(name, tmp_path):
     model = models.load(quantised, plugins=PLUGINS, precision="float32")
     got = outputs(model, inputs, PLUGINS)
     assert model.peer.roundings is None
-    assert verify(model, inputs, got, got)["onnxruntime"] == "equal within 1.0e-03 of the largest magnitude"
+    assert verify(wanted(model, inputs, got), got)["onnxruntime"] == "equal within 1.0e-03 of the largest magnitude"
     change = model.change["y"]
     assert model.precision == "float32" and 0 < change.mean < change.largest < 0.1
     assert any(f"by {change.largest:.1e} of its largest magnitude at most" in n for n in model.notes)
+
+
+def test_a_dynamically_quantised_model_in_float32_has_the_tasks_of_the_float_model(tmp_path):
+    """So it is as fast, and both have one history."""
+    quantised = models.load(by_onnxruntime(deep(), tmp_path, "dynamic"), plugins=PLUGINS, precision="float32")
+    keys = [
+        {t.key: t.weight for t in lower(m.mod, target.resolve("native"), PLUGINS, "fake").tasks}
+        for m in (quantised, models.load(deep(), plugins=PLUGINS))
+    ]
+    assert keys[0] == keys[1]
 
 
 def test_a_relu_that_the_quantiser_dropped_stays():

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tt_core.compiler.runtime import digest, sidecar_path
 from tt_core.deploy import library
+from tt_spec.errors import FileError
 
 STEPS = ("shutil.copyfile", "shutil.copymode", "pathlib.Path.write_text", "os.fsync", "os.replace")
 
@@ -76,3 +77,27 @@ def test_links_in_the_folder_are_not_followed(made, tmp_path):
     library.write(made, goal, {})
     assert precious.read_text() == "keep" and not goal.is_symlink() and not sidecar_path(goal).is_symlink()
     assert not list(goal.parent.glob(".tt-*"))
+
+
+def test_what_a_killed_writer_left_is_removed_and_a_living_ones_is_not(made, tmp_path):
+    goal = tmp_path / "out" / "m.so"
+    assert killed_at(0, made, goal)
+    (left,) = goal.parent.glob(".tt-*.part")
+    with library._beside(goal) as part:
+        assert not left.exists() and part.parent.exists()
+        library.write(made, goal, {})
+        assert part.parent.exists(), "another run's folder"
+    assert goal.exists() and not list(goal.parent.glob(".tt-*"))
+
+
+def test_a_file_system_without_locks_is_written_to(made, tmp_path, monkeypatch):
+    def none(fd, how):
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr("fcntl.flock", none)
+    goal = tmp_path / "out" / "m.so"
+    (left := goal.parent / ".tt-other.part").mkdir()
+    library.write(made, goal, {})
+    assert goal.exists() and left.exists(), "whether its writer lives is not known"
+    with pytest.raises(FileError, match="cannot write"):
+        library.write(tmp_path / "none.so", goal, {})

@@ -110,3 +110,16 @@ def test_a_trial_takes_as_long_as_from_one_result_to_the_next():
     rows += [result("b", 16.0), result("a", 16.5 + PAUSE_S), result("a", 18.5 + PAUSE_S)]
     rows += [result("a", 12.0, "other"), result("a", 15.0, "other", "build"), result("c", 99.0, "first of its run")]
     assert paces(rows[::-1]) == {"a": pytest.approx((1 + 2 + 3) / 3), "b": pytest.approx((3 + 2) / 2)}
+
+
+def test_a_scheduler_of_a_plugins_run_may_know_the_peak_of_its_target(monkeypatch):
+    """As `tt bench` asks for; no target, no peak."""
+    from tt_core.host import Host
+
+    monkeypatch.setattr("tt_core.assembly.peak_flops", lambda target: 7e9)
+    asked = []
+    monkeypatch.setattr("tt_spec.assembly.assemble", lambda *_, **options: asked.append(options.get("peak")))
+    host = Host()
+    for target in (None, "llvm"):
+        host.assemble(host.recipe("random"), [], None, trials=4, target=target)
+    assert asked[0] is None and asked[1]() == 7e9

@@ -150,6 +150,18 @@ def test_cancellation_may_cost_what_it_costs():
     assert faults(ref, lambda a, b: (1 - np.cos(right(a, b) * np.float32(1e-2))) * np.float32(1.1))[0]
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_an_output_that_is_one_number(dtype):
+    """numpy makes no array of what is computed from such arrays."""
+    a = te.placeholder((8, 16), dtype, name="a")
+    i, j = te.reduce_axis((0, 8)), te.reduce_axis((0, 16))
+    func = te.create_prim_func([a, te.compute((), lambda: te.max(a[i, j], axis=[i, j]), name="c")])
+    ref = reference(func.with_attr("global_symbol", "main"), lambda x: np.array(x.max(), dtype))
+    assert faults(ref, lambda x: np.array(x.max(), dtype)) == [None] * 3
+    assert all("1 of 1 values" in str(f) for f in faults(ref, lambda x: np.array(x.max() * 1.01, dtype)))
+    assert all(faults(ref, lambda x: np.array(np.nan, dtype)))
+
+
 def test_infinities_and_nans_stand_where_they_stand():
     want = np.array([np.inf, 1, np.nan], "float32")
     allowed = np.full(3, 1e-5)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tvm
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tt_core import models, target
 from tt_core.compiler.lower import lower
 from tt_core.deploy.library import compile_library
 from tt_core.errors import ModelError
+from tt_core.models import rewrites
+from tt_core.models.rewrites import whole
 from tt_core_fakes import with_space
 from tvm import relax
 
@@ -137,7 +142,7 @@ def long_loop(trips, stops=False):
         node("Add", ["moved", "fi"], ["s_out"]),
         node("Add", ["n", "one"], ["n_out"]),
         node("ReduceSum", ["s_out"], ["total"], keepdims=0),
-        node("Less", ["n_out", "forty"], ["go"]) if stops else node("Identity", ["c"], ["go"]),
+        node("Less", ["n_out", "forty"], ["go"]) if stops else helper.make_node("Identity", ["c"], ["go"]),
     ]
     BOOL = TensorProto.BOOL
     inside = body(
@@ -171,7 +176,7 @@ def test_a_long_loop_that_does_not_read_its_counter_or_its_state(reads):
     nodes = [
         node("MatMul", ["s" if reads else "x", "w"], ["m"]),
         node("Tanh", ["m"], ["s_out"]),
-        node("Identity", ["c"], ["go"]),
+        helper.make_node("Identity", ["c"], ["go"]),
     ]
     inside = body(
         "step",
@@ -269,6 +274,68 @@ def test_an_integer_operator_is_exact(op):
     shape = [d.dim_value for d in source.graph.input[0].type.tensor_type.shape.dim]
     for got, want in computed(source, {"x": RNG.integers(0, 256, shape).astype(np.uint8)}):
         np.testing.assert_array_equal(got, want)
+
+
+def long_sum(kind, terms):
+    """Sums of 255 * 127 each, which float32 does not hold beyond 518 terms; and what stands for their operands."""
+    if kind == "ConvInteger":
+        names, weights = ["x", "w"], {"w": np.full((3, terms // 9, 3, 3), 127, np.int8)}
+        shapes = {"x": (1, terms // 9, 4, 5)}
+    else:
+        names, weights = ["x", "w"], {"w": np.full((terms, 3), 127, np.int8)}
+        shapes = {"x": (2, terms)}
+    inputs = [("x", UINT8, shapes["x"])]
+    if kind == "both unknown":
+        inputs, shapes["w"] = [*inputs, ("w", INT8, (terms, 3))], (terms, 3)
+        weights = {}
+    op = "ConvInteger" if kind == "ConvInteger" else "MatMulInteger"
+    source = model([helper.make_node(op, names, ["y"])], inputs, [("y", TensorProto.INT32, len(shapes["x"]))], weights)
+    given = {"x": np.full(shapes["x"], 255, np.uint8), "w": np.full((terms, 3), 127, np.int8)}
+    given["x"][..., -1, 0] = 254  # odd sums: the last place counts
+    return source, {n: given[n] for n in shapes}
+
+
+@pytest.mark.parametrize(
+    ("kind", "terms", "products"),
+    [
+        ("ConvInteger", 450, 1),
+        ("ConvInteger", 4608, 9),
+        ("MatMulInteger", 518, 1),
+        ("MatMulInteger", 519, 2),
+        ("both unknown", 1028, 2),
+        ("MatMulInteger", 20_000, 0),
+    ],
+)
+def test_integer_sums_are_exact_in_float32_or_cut_until_they_are(kind, terms, products):
+    source, inputs = long_sum(kind, terms)
+    text = models.load(source, plugins=PLUGINS).mod["main"].script()
+    made = re.findall(r'Tensor\([^=]*dtype="(\w+)"\) = R\.(?:nn\.conv2d|matmul)\(', text)
+    assert made == (["float32"] * products or ["int32"])
+    for got, want in computed(source, inputs):
+        np.testing.assert_array_equal(got, want)
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    weights=st.lists(st.integers(-128, 127), min_size=1, max_size=9),
+    zero=st.none() | st.integers(0, 255),
+    limit=st.integers(1, 200_000),
+)
+def test_no_part_of_a_sum_that_is_called_exact_is_too_large(weights, zero, limit):
+    w = np.array(weights, np.int32).reshape(-1, 1)
+    source = model([helper.make_node("Identity", ["x"], ["y"])], [("x", UINT8, (1, len(w)))], [("y", UINT8, 2)], {})
+    graph = rewrites.Graph(source, {}, frozenset())
+    most = 255 if zero is None else max(zero, 255 - zero)
+    a, b = whole.Whole("x", most, 255), whole.Whole(graph.const(w), 128, 255)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(whole, "LARGEST", limit)
+        said = whole._exact(a, b, [len(w)], 0, (0,), graph)
+    largest = 0  # over all zero points, values and parts of the sum: all terms of one sign
+    for z in range(256) if zero is None else [zero]:
+        reach = np.stack([w[:, 0] * -z, w[:, 0] * (255 - z)])
+        largest = max(largest, int(reach.max(0).clip(0).sum()), int(-reach.min(0).clip(None, 0).sum()))
+    assert not said or largest <= limit
+    assert said or largest > limit or (zero is not None and limit < 2 * largest), "needlessly careful"
 
 
 def test_a_product_behind_dequantised_operands_is_computed_in_integers():
@@ -466,6 +533,7 @@ KEYS = {
 """Digests of the task keys before there was any rewriting."""
 
 
+@pytest.mark.together
 @pytest.mark.parametrize("name", KEYS)
 def test_a_model_that_needs_no_rewriting_keeps_its_task_keys(name):
     source, shapes = name, None

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
-from tt_core import models
+from tt_core import models, target
 from tt_core.compiler.arrays import compare
+from tt_core.compiler.lower import lower
 from tt_core.compiler.primfunc import rounds
-from tt_core.deploy.verification import MODEL_TOLERANCE, verify
+from tt_core.deploy.verification import MODEL_TOLERANCE, verify, wanted
 from tt_core.errors import VerificationError
 from tt_core.models.model import Model, Peer, Roundings
 from tt_core.models.rewrites import integer
@@ -36,7 +37,7 @@ def quantised(tmp_path_factory):
 def test_a_quantised_model_agrees_as_far_as_its_own_roundings_carry(quantised, kind):
     model = models.load(quantised[kind], plugins=PLUGINS)
     got = outputs(model, image(), PLUGINS)
-    assert set(verify(model, image(), got, got)) == {"the untuned program", "onnxruntime"}
+    assert set(verify(wanted(model, image(), got), got)) == {"the untuned program", "onnxruntime"}
 
 
 MISTAKES = {
@@ -69,7 +70,19 @@ def test_a_wrong_kernel_of_a_quantised_model_is_found(quantised, kind, mistake, 
     model = models.load(quantised[kind], plugins=PLUGINS)
     got = outputs(model, image(), PLUGINS)
     with pytest.raises(VerificationError, match="onnxruntime"):
-        verify(model, image(), got, got)
+        verify(wanted(model, image(), got), got)
+
+
+@pytest.mark.parametrize(("kind", "functions"), [("dynamic", 16), ("qdq", 8)])
+def test_what_quantises_is_computed_in_the_layout_of_the_convolutions_and_fused_with_them(quantised, kind, functions):
+    lowered = lower(models.load(quantised[kind], plugins=PLUGINS).mod, target.resolve("native"), PLUGINS, "fake")
+    names = [t.name for t in lowered.tasks]
+    assert sum("transpose" in n for n in names) == 2, "the image comes and a vector leaves"
+    assert len(names) <= functions and not any("isfinite" in n for n in names)
+    for name in names:
+        assert "conv2d" not in name or "relu" in name or "round" in name, "its tail is fused with it"
+    convolutions = sorted(t.weight for t in lowered.tasks if t.op == "conv2d")
+    assert convolutions == ([1, 5] if kind == "dynamic" else [1, 1, 4]), "scales make no task of their own"
 
 
 def session(model):
@@ -126,10 +139,10 @@ def test_integers_are_exact_where_nothing_before_them_is_float():
     assert model.peer.roundings is None and model.inputs[0].below == 256
     x = {"x": np.random.default_rng(2).integers(0, 256, (1, 4, 9, 9)).astype("uint8")}
     got = outputs(model, x, PLUGINS)
-    assert verify(model, x, got, got)["onnxruntime"] == "equal"
+    assert verify(wanted(model, x, got), got)["onnxruntime"] == "equal"
     got[0][0, 0, 0, 0] ^= 1
     with pytest.raises(VerificationError, match="1 of 324 values differ"):
-        verify(model, x, got, got)
+        verify(wanted(model, x, got), got)
 
 
 def test_integers_behind_a_rounding_may_miss_by_a_step_in_one_place():
@@ -141,9 +154,9 @@ def test_integers_behind_a_rounding_may_miss_by_a_step_in_one_place():
     one, two = want.copy(), want.copy()
     one.flat[near] += 1
     two.flat[near] += 2
-    assert set(verify(model, x, [one], [one])) == {"the untuned program", "onnxruntime"}
+    assert set(verify(wanted(model, x, [one]), [one])) == {"the untuned program", "onnxruntime"}
     with pytest.raises(VerificationError, match="by 2 at most"):
-        verify(model, x, [two], [two])
+        verify(wanted(model, x, [two]), [two])
 
 
 def fake(plain: np.ndarray, *draws: np.ndarray) -> Model:
@@ -158,12 +171,12 @@ def test_what_is_allowed_follows_the_draws_in_the_worst_value_and_on_average():
     model = fake(want, want, moved)
     good = want.copy()
     good[7] += 0.025  # one value, elsewhere
-    assert "3.0e-03 on average" in verify(model, {}, [good], [want])["onnxruntime"]
+    assert "3.0e-03 on average" in verify(wanted(model, {}, [want]), [good])["onnxruntime"]
     for bad in (want + np.float32(0.02), np.where(np.arange(100) == 7, 1.04, want).astype("float32")):
         with pytest.raises(VerificationError, match=r"onnxruntime|untuned"):
-            verify(model, {}, [bad], [bad])
+            verify(wanted(model, {}, [bad]), [bad])
     with pytest.raises(VerificationError, match=f"{MODEL_TOLERANCE:.1e}"):
-        verify(fake(want, want), {}, [want * np.float32(1.002)], [want])
+        verify(wanted(fake(want, want), {}, [want]), [want * np.float32(1.002)])
 
 
 def test_a_reference_that_cannot_be_nudged_says_so_and_allows_no_more():
@@ -173,10 +186,10 @@ def test_a_reference_that_cannot_be_nudged_says_so_and_allows_no_more():
     want, said = np.ones(4, "float32"), []
     peer = Peer("onnxruntime", lambda inputs: [[want], [want]], Roundings(frozenset({0}), fails))
     model = Model("m", None, (), ("y",), peer)
-    verify(model, {}, [want], [want], said.append)
+    verify(wanted(model, {}, [want], said.append), [want])
     assert said == ["onnxruntime cannot say what the model's roundings do: RuntimeError: no kernel"]
     with pytest.raises(VerificationError):
-        verify(model, {}, [want * np.float32(1.01)], [want])
+        verify(wanted(model, {}, [want]), [want * np.float32(1.01)])
 
 
 def test_without_onnxruntime_nothing_is_measured(quantised, monkeypatch):

@@ -316,3 +316,90 @@ def test_a_step_of_the_machines_clock_in_mid_run_is_no_hour_of_work(tmp_path, mo
     (found,) = store.runs()
     assert 0 <= found["ended"] - found["started"] < 600
     store.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "means"),
+    [
+        ("database is locked", "another process has held its lock for more than 120 s"),
+        ("file is not a database", "not a SQLite database, and left as it is"),
+        (
+            "database disk image is malformed",
+            "the database is damaged (database disk image is malformed); move it away",
+        ),
+        ("attempt to write a readonly database", "read-only; make the file and its folder writable"),
+        ("database or disk is full", "the disk is full; free some space"),
+        ("unable to open database file", "cannot be opened or made"),
+        ("disk I/O error", "the disk refused to read or write (disk I/O error); check its health"),
+        ("something new", "SQLite says: something new"),
+    ],
+)
+def test_what_sqlite_says_is_explained(store, text, means):
+    error = store.explained(sqlite3.OperationalError(text))
+    assert isinstance(error, StoreError) and str(error).startswith(f"{store.name}: {means}")
+
+
+def test_our_own_misuse_is_no_fault_of_the_file(store):
+    with pytest.raises(sqlite3.ProgrammingError), store.reading() as (db, _):
+        db.execute("SELECT ?", ())
+
+
+def test_where_sqlite_itself_ended_the_reading_its_own_error_is_told(store):
+    store.append([valid()])
+    with pytest.raises(StoreError, match="SQLite says: no such table"), store.reading() as (db, _):
+        db.execute("ROLLBACK")
+        db.execute("SELECT * FROM missing")
+    assert len(list(store.query())) == 1
+
+
+def test_a_history_that_is_opened_to_read_is_not_written(tmp_path, store):
+    store.append([valid()])
+    reader = SqliteStore(f"file:{tmp_path / 'tt.db'}?mode=ro")
+    assert len(list(reader.query())) == 1
+    with pytest.raises(StoreError, match="read-only"):
+        reader.append([valid()])
+    reader.close()
+
+
+def test_a_file_that_another_process_is_just_making_is_waited_for(tmp_path):
+    """SQLite does not wait by itself where a file gets its log."""
+    other = sqlite3.connect(tmp_path / "tt.db", isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    impatient = SqliteStore(tmp_path / "tt.db", wait_s=0.05)
+    with pytest.raises(StoreError, match="has held its lock for more than"):
+        impatient.append([valid()])
+    later = threading.Timer(0.3, lambda: other.execute("ROLLBACK"))
+    later.start()
+    patient = SqliteStore(tmp_path / "tt.db", wait_s=60.0)
+    patient.append([valid()])
+    later.join()
+    assert len(list(patient.query())) == 1
+    patient.close()
+    other.close()
+
+
+def test_a_file_that_could_not_be_made_is_made_next_time(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr("tt_history.sqlite.INDEXES", ["CREATE INDEX broken ON missing(x)"])
+        with pytest.raises(StoreError, match="SQLite says: no such table"):
+            SqliteStore(tmp_path / "tt.db").append([valid()])
+    whole = SqliteStore(tmp_path / "tt.db", wait_s=0.1)
+    whole.append([valid()])
+    assert len(list(whole.query())) == 1
+    whole.close()
+
+
+def test_a_task_that_maintenance_removes_meanwhile_lends_nothing(store, monkeypatch):
+    near, gone = task("near", "a"), task("gone", "b")
+    store.remember([near, gone])
+    store.append([valid(1e-3 * (i + 1), key) for key in ("near", "gone") for i in range(3)])
+    found = store.nearest(task())
+    assert {x.key for x in found} == {"near", "gone"}
+
+    def removed(*_):
+        with store.transaction() as (db, _):
+            db.execute("DELETE FROM known_tasks WHERE key = 'gone'")
+        return found
+
+    monkeypatch.setattr(store, "nearest", removed)
+    assert {f.task.key for f in store.lend(task(), "other", 64)} == {"near"}

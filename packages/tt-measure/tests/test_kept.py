@@ -47,3 +47,13 @@ def test_what_falls_out_is_freed_when_told_and_not_before():
     assert kept(k) == {1} and gone() is not None
     k.drop()
     assert gone() is None
+
+
+def test_a_task_that_shrinks_to_its_leader_frees_the_others():
+    k = Kept(tasks=1)
+    programs = [Program(i, f"p{i}", seconds, True) for i, seconds in enumerate([1.2, 1.0, 1.1])]
+    for p in programs:
+        k.offer("a", p, 1.0)
+    k.offer("b", Program(9, "other", 1.0, True), 1.0)
+    assert kept(k) == {1}
+    assert sorted(p.name for p in k._dropped) == [0, 2] and k.candidate("a", 1) == "p1"

@@ -1,3 +1,6 @@
+import contextlib
+import errno
+import fcntl
 import itertools
 import os
 import subprocess
@@ -81,3 +84,56 @@ def test_whoever_wants_to_time_is_let_through_by_those_who_build_in_turns(tmp_pa
     for t in threads:
         t.join(60)
     assert passed
+
+
+def test_without_locks_of_open_files_there_is_no_gate_and_the_lock_holds(tmp_path, monkeypatch):
+    """Another system, or a file system that refuses them."""
+    entered = []
+
+    def refused(*_):
+        raise OSError(errno.EINVAL, "no")
+
+    monkeypatch.setattr(fcntl, "fcntl", refused)
+    with TimingLock(tmp_path / "a").exclusive():
+        entered.append("refused")
+    monkeypatch.delattr(fcntl, "F_OFD_SETLK")
+    monkeypatch.delattr(fcntl, "F_OFD_SETLKW")
+    with TimingLock(tmp_path / "a").shared():
+        entered.append("none")
+    assert entered == ["refused", "none"]
+
+
+def test_a_gate_that_fails_otherwise_is_told_and_leaves_nothing_open(tmp_path, monkeypatch):
+    def broken(*_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    before = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(fcntl, "fcntl", broken)
+    with pytest.raises(OSError, match="Input/output error"), TimingLock(tmp_path / "a").exclusive():
+        raise AssertionError("the lock was had")
+    assert len(os.listdir("/proc/self/fd")) == before
+    monkeypatch.undo()
+    with TimingLock(tmp_path / "a").exclusive():
+        pass
+
+
+def test_who_holds_the_lock_is_not_said_where_the_file_does_not_tell(tmp_path):
+    said = []
+
+    @contextlib.contextmanager
+    def patience(holder):
+        said.append(holder())
+        (tmp_path / "lock").write_text("1 is not two numbers")
+        said.append(holder())
+        done.set()
+        yield
+
+    done = threading.Event()
+    lock = TimingLock(tmp_path / "lock", patience)
+    with TimingLock(tmp_path / "lock").exclusive():
+        waits = threading.Thread(target=lambda: lock.shared().__enter__())
+        waits.start()
+        assert done.wait(60)
+    waits.join(60)
+    assert said[0].startswith(f"a worker waits for the timing lock {tmp_path / 'lock'}: process {os.getpid()} of '")
+    assert said[1] == f"a worker waits for the timing lock {tmp_path / 'lock'}"

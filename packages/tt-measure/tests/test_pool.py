@@ -14,6 +14,7 @@ import numpy as np
 import psutil
 import pytest
 from tt_measure import WorkerError, WorkerPool
+from tt_measure.process import CallError
 from tt_spec import Bar, PieceFailure, Plugins
 from tt_spec.pieces.once_evaluator import OnceEvaluator
 from tt_spec.roles import Evaluator, Measurer
@@ -342,6 +343,12 @@ def test_failing_starts_say_why(tmp_path):
             list(pool.measure(wild.task(name=name), codes, Bar()))
         with pytest.raises(WorkerError, match=f"cannot open task '{name}'"), make(tmp_path) as pool:
             pool.realise(wild.task(name=name), codes)
+        with pytest.raises(WorkerError, match="backend method 'count' failed") as caught, make(tmp_path) as pool:
+            pool.call("count", wild.task(name=name), 1)
+        assert not isinstance(caught.value, CallError), "no program is to blame"
+    for wrong in ({"workers": 0}, {"threads": 0}, {"chunk": 0}):
+        with pytest.raises(ValueError, match="workers, threads and chunk must be at least 1"):
+            make(tmp_path, **wrong).prestart()
 
 
 def test_close_ends_every_worker_and_is_final(tmp_path):
@@ -443,6 +450,11 @@ def test_timings_say_in_which_state_the_machine_was_and_are_corrected_for_anothe
         (second,) = pool.measure(task, np.array(oks(1, first=1)), Bar())
         assert second.noise is not None and second.noise.slowdown == pytest.approx(2)
         assert second.latency_s == pytest.approx(first.latency_s)
+        pool.expect(task, np.array(oks(2, first=2)))  # built while others are timed, which waits for them
+        again = list(pool.retime(task, np.array(oks(2))))
+        assert len(again) == 2 and not overlaps(tmp_path / "log")
+        assert all(m.noise is not None and m.noise.slowdown == pytest.approx(2) for m in again)
+        assert all(m.latency_s == pytest.approx(first.latency_s) for m in again)
 
 
 def test_a_task_that_the_probe_tells_nothing_of_is_timed_as_it_comes(tmp_path):

@@ -14,6 +14,8 @@ pytest.importorskip("torch")  # the extra [torch]
 import torch
 from tt_search.actor_critic import ActorCritic, advantages, ppo_loss
 
+pytestmark = pytest.mark.together
+
 SMALL = {"episodes": 16, "steps": 24, "horizon": 8, "minibatch": 32, "patience": 16}
 
 

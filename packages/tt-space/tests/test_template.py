@@ -426,6 +426,25 @@ def test_winograd_is_offered_only_where_it_applies(other):
         WinogradPrograms(mod, target())
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_sums_that_are_meant_to_be_exact_have_no_winograd(whole):
+    """Convolutions of quantised operators are computed in float32, where their sums are whole numbers."""
+    rng, on = np.random.default_rng(0), target()
+    w = rng.integers(-127, 128, (16, 16, 3, 3)).astype("float32") + np.float32(0 if whole else 0.5)
+    x = rng.integers(-255, 256, (1, 16, 7, 7)).astype("float32")
+
+    def conv(builder, data):
+        y = relax.op.nn.conv2d(data, relax.const(w), padding=(1, 1, 1, 1), data_layout="NHWC", kernel_layout="OIHW")
+        return relax.op.astype(builder.emit(y), "int32")
+
+    mod, constants = lowered(conv, [(1, 7, 7, 16)], on)
+    assert has_template(mod) and has_winograd(mod) != whole
+    programs = TemplatePrograms(mod, on)
+    want = conv_by_hand(x.transpose(0, 2, 3, 1), w, (1, 1), (1, 1, 1, 1), (1, 1), 1)
+    for row in programs.space.sample(3, rng) if whole else ():
+        np.testing.assert_array_equal(run(programs, row, [x.transpose(0, 2, 3, 1), *constants], on), want)
+
+
 def test_a_function_of_one_opaque_block_has_no_template():
     """TVM's scan is such: its outermost block is not called "root"."""
     text = """

@@ -48,6 +48,32 @@ def test_it_tells_what_plain_lists_tell(seed):
     assert all(told.at[token(r)] == i for i, r in enumerate(rows))
 
 
+def test_seconds_of_building_and_timing_reach_searchers_and_samplers():
+    seen = []
+
+    class Watching(TopSampler):
+        def select(self, ctx, proposal, n):
+            seen.append((ctx.rows.tolist(), ctx.costs.copy()))
+            return super().select(ctx, proposal, n)
+
+    def new():
+        return Pipeline(synthetic_task(), NullSurrogate(), RandomSearcher(), Watching())
+
+    p = new()
+    batch = p.ask(3)
+    costs = [{"apply": 0.1, "build": 0.3, "run": 0.05}, {"run": 0.2}, {"build": 0.5, "run": 0.0}]
+    trials = [Trial(tuple(map(int, r)), (1.0,), cost=c) for r, c in zip(batch.codes, costs, strict=True)]
+    p.tell(batch.id, trials)
+    p.ask(2)
+    rows, found = seen[-1]
+    assert rows == batch.codes.tolist()
+    assert found[0] == pytest.approx([0.4, 0.05]) and np.isnan(found[1:]).all(), "both, or nothing is known"
+    again = new()
+    again.restore([p.measured(t) for t in trials])
+    again.ask(2)
+    assert np.array_equal(seen[-1][1], found, equal_nan=True), "a history tells the same"
+
+
 def test_nothing_told_is_nothing_known():
     told = Told(2)
     assert told.rows.shape == (0, 2) and told.best_s == math.inf and told.incumbents() == []

@@ -70,6 +70,36 @@ def test_a_probe_that_was_interrupted_is_no_state_to_correct_for():
     assert w(3) == pytest.approx(20e-3 / MOST) and w.noise().slowdown == pytest.approx(20)
 
 
+def sleeping(naps, each_s=0.5):
+    """A candidate of long executions and a probe, whose first readings after each take so many times as long."""
+    left: list[float] = []
+
+    def run(n):
+        left[:] = naps
+        return each_s
+
+    return run, lambda: 1e-4 * (left.pop(0) if left else 1.0)
+
+
+@pytest.mark.parametrize("naps", [[1.3], [5.7], [20.0, 40.0]], ids=["a thread woke up", "late", "interrupted, twice"])
+def test_one_late_probe_after_a_long_execution_says_nothing_of_it(naps):
+    w = Windows(*sleeping(naps), 1e-4, most_s=2.0)
+    assert w(3) == pytest.approx(0.5)
+    assert w.seen().met and w.noise().discarded == 0 and w.noise().slowdown == pytest.approx(1)
+
+
+def test_a_long_execution_is_corrected_only_for_a_state_that_was_there_before_and_after():
+    for naps, told in (([5.7] * 9, 0.5), ([], 0.5 / 2.0)):
+        run, probe = sleeping(naps)
+        w = Windows(run, (lambda p=probe: 2.0 * p()) if not naps else probe, 1e-4, most_s=0.0)
+        assert w(1) == pytest.approx(told)
+
+
+def test_without_sensitivity_nothing_is_corrected():
+    run, probe = scripted([2.0], each_s=1e-3)
+    assert Windows(run, probe, 1e-4, sensitivity=0.0, most_s=0.001)(3) == pytest.approx(2e-3)
+
+
 def test_what_was_spent_in_vain_is_bounded_over_all_calls():
     m = machine(1e-9, 1e9)
     w = Windows(m.candidate(1e-4), m.probe, TwoStates.PROBE_S, most_s=0.005)

@@ -25,6 +25,7 @@ from tt_spec.roles import Pretrains, Progress, Saves, Surrogate, missing
 
 from tt_bench import atomic, lessons, ranking
 from tt_bench.errors import BenchError
+from tt_bench.held_out import held_out
 from tt_bench.lessons import Lesson
 from tt_bench.ranking import Ranked
 
@@ -51,6 +52,7 @@ class Training:
         seed: Of the split and of the training.
         hold_out: Patterns of names of operators that are kept apart; none draws a fifth of them.
         patience: Rounds without a better one after which it ends.
+        with_held_out: Also learn from operators on which shipped weights are judged (`tt_bench.held_out`).
     """
 
     folders: tuple[str, ...]
@@ -60,6 +62,7 @@ class Training:
     seed: int = 0
     hold_out: tuple[str, ...] = ()
     patience: int = 10
+    with_held_out: bool = False
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,8 @@ def train(
 ) -> Trained:
     """Train and write `out` with the card inside, and the card as `out`.md; goes on from a checkpoint.
 
+    Operators that are held out of all weights are left out, with a line, unless `what.with_held_out`.
+
     The card holds the data's hash, operators, rows and CPUs, the split, the figures on what was kept apart, options,
     rounds and versions.
 
@@ -98,6 +103,7 @@ def train(
     model = _built(what, plugins)
     _check_out(what.out)
     known = lessons.read(what.folders, model.inputs) if data is None else list(data)
+    known = known if what.with_held_out else _allowed(known, say)
     school, apart = lessons.split(known, what.hold_out, fnmatch, SHARE, what.seed)
     if what.hold_out and not apart:
         names = ", ".join(sorted({x.name for x in known})[:4])
@@ -117,6 +123,21 @@ def train(
     atomic.write(what.out.with_name(what.out.name + ".md"), _page(card), f"the weights are in {what.out}")
     checkpoint_of(what.out).unlink(missing_ok=True)
     return Trained(card)
+
+
+def _allowed(known: list[Lesson], say: Callable[[str], None]) -> list[Lesson]:
+    """Without the operators held out of all weights, which are told."""
+    kept = [x for x in known if not held_out(x.task)]
+    if not kept:
+        told = "every operator of the data is one on which weights are judged (tt_bench/held_out.txt)"
+        raise BenchError(f"{told}: give other data, or --with-held-out for weights that are not judged on them")
+    if len(kept) < len(known):
+        left = [x for x in known if held_out(x.task)]
+        names = sorted({x.name for x in left})
+        shown = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
+        many = _many(len({x.operator for x in left}))
+        say(f"left out, because weights are judged on them: {many} ({shown}); see --with-held-out")
+    return kept
 
 
 def checkpoint_of(out: Path) -> Path:
@@ -287,6 +308,7 @@ def _about(
         "apart": _counted(apart),
         "hold_out": list(what.hold_out),
         "operators_apart": sorted({x.name for x in apart}),
+        "held_out_learned": sorted({x.name for x in school if held_out(x.task)}),
     }
     same = [digest, what.model, options, what.seed, list(what.hold_out), what.patience, versions]
     return {
@@ -308,8 +330,11 @@ def _about(
 
 
 def _counted(some: list[Lesson]) -> str:
-    operators = len({x.operator for x in some})
-    return f"{sum(len(x.seconds) for x in some)} rows of {operators} operator{'' if operators == 1 else 's'}"
+    return f"{sum(len(x.seconds) for x in some)} rows of {_many(len({x.operator for x in some}))}"
+
+
+def _many(operators: int) -> str:
+    return f"{operators} operator{'' if operators == 1 else 's'}"
 
 
 def _card(about: dict[str, Any], course: _Course, apart: list[Ranked], school: list[Ranked]) -> dict[str, Any]:
@@ -327,7 +352,8 @@ def _card(about: dict[str, Any], course: _Course, apart: list[Ranked], school: l
 def _versions(distribution: str) -> dict[str, str]:
     """Of what takes part, the model's own distribution among it."""
     found = {"python": platform.python_version()}
-    for name in ("numpy", "torch", "xgboost", "lightgbm", "safetensors", "tt-spec", "tt-bench", distribution):
+    libraries = ("numpy", "torch", "xgboost", "lightgbm", "pytorch-tabnet2", "safetensors")
+    for name in (*libraries, "tt-spec", "tt-bench", distribution):
         try:
             found[name] = version(name)
         except PackageNotFoundError:
@@ -356,6 +382,8 @@ def _page(card: dict[str, Any]) -> str:
     for name in school:
         lines.append(f"| {name} | {figure(apart.get(name))} | {figure(school[name])} |")
     names = split["operators_apart"]
+    if split["held_out_learned"]:
+        lines += ["", "Learned from operators on which weights are judged: do not judge these weights on them."]
     lines += ["", "Means over operators with 95 % intervals over operators; top-k is TenSet's score.", ""]
     lines += ["Kept apart:", "", *(f"- {n}" for n in names)] if names else ["Nothing was kept apart."]
     return "\n".join(lines) + "\n"

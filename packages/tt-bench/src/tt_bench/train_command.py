@@ -24,6 +24,9 @@ def train(
         typer.Option("--hold-out", help="Names of operators to keep apart, patterns as in a shell; else a fifth"),
     ] = None,
     patience: Annotated[int, typer.Option(min=1, help="Rounds without a better one after which it ends")] = 10,
+    with_held_out: Annotated[
+        bool, typer.Option("--with-held-out", help="Also learn from operators on which shipped weights are judged")
+    ] = False,
 ) -> None:
     """Train a cost model on measured rows of many operators; the same command again goes on where it was stopped."""
     from tt_bench.train import Training, checkpoint_of
@@ -33,7 +36,7 @@ def train(
     if epochs is not None:
         options["epochs"] = epochs
     names = tuple(n.strip() for text in hold_out or [] for n in text.split(",") if n.strip())
-    what = Training(tuple(folders), model, out, options, seed, names, patience)
+    what = Training(tuple(folders), model, out, options, seed, names, patience, with_held_out)
     with ctx.obj.interruptible() as halt:
         done = run(what, say=lambda text: print(text, flush=True), halt=halt)
     if done.stopped:

@@ -42,10 +42,15 @@ class Host:
         self, recipe: Pieces, tasks: Sequence[Task], programs: ProgramSource | None, **options: Any
     ) -> Assembled:
         """Pipelines, scheduler and stoppers as `tt tune` has them; `options` are those of `tt_spec.assembly.assemble`,
-        and `trials` for a budget of rows."""
+        `trials` for a budget of rows, and `target` whose peak a scheduler may want to know."""
         from tt_spec.assembly import assemble
 
-        trials = options.pop("trials", None)
+        trials, target = options.pop("trials", None), options.pop("target", None)
+        if target is not None:
+            from tt_core.assembly import peak_of
+            from tt_core.compiler.target import resolve
+
+            options["peak"] = peak_of(resolve(target))
         budget = [] if trials is None else [recipe.plugins.build("stopper", "trials", trials=trials)]
         return assemble(recipe, tasks, programs, budget=budget, **options)
 

@@ -2,39 +2,95 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-__all__ = ["interruptible"]
+__all__ = ["Interrupt", "interruptible", "listen", "unheard"]
 
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 """Ctrl-C; what a job scheduler or container sends; a terminal that is closed. One that is ignored, as SIGHUP is below
 `nohup`, stays so."""
 
+LEAVE_S = 5.0
+"""How long further ones are ignored while one ends the process: temporary files go and workers end meanwhile."""
+
+
+class Interrupt(KeyboardInterrupt):
+    """A signal's. Where KeyboardInterrupt itself passes through `exec` of a text, as in dataclasses, Python ends by
+    SIGINT at last, whoever caught it."""
+
+
+def listen() -> Callable[[], None]:
+    """Have each of `SIGNALS` raise `Interrupt`; for the whole command, before it does anything.
+
+    Returns:
+        To be called when the command has ended: from then on its exit code stands.
+    """
+    since: list[float] = []
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        if not since:
+            since.append(time.monotonic())
+            raise Interrupt
+        if time.monotonic() - since[0] > LEAVE_S:
+            os._exit(130)
+
+    def ignore() -> None:  # Python gives signals back to the system before it unloads modules
+        for n in numbers:
+            signal.signal(n, signal.SIG_IGN)
+
+    numbers = _heeded()
+    for n in numbers:
+        signal.signal(n, on_signal)
+    atexit.register(ignore)
+    return lambda: since.append(time.monotonic())
+
+
+@contextmanager
+def unheard() -> Iterator[None]:
+    """Programs started herein do not hear the signals that a terminal sends to all of its command; this process hears
+    them afterwards."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _numbers())
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _numbers() -> list[signal.Signals]:
+    return [n for name in SIGNALS if (n := getattr(signal, name, None)) is not None]
+
+
+def _heeded() -> list[signal.Signals]:
+    return [n for n in _numbers() if signal.getsignal(n) is not signal.SIG_IGN]
+
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], str | None]]:
     """Yield a function that says "interrupted" after the first of `SIGNALS`, so that the run finishes the candidate in
-    hand and keeps its results; the second one ends it."""
-    pressed = []
+    hand and keeps its results; the second one ends it, and those that follow at once are ignored."""
+    pressed: list[float] = []
     terminals = [fd for fd in (1, 2) if _terminal(fd)]
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
             _silence(terminals)
-        if pressed:
-            raise KeyboardInterrupt
-        pressed.append(number)
+        pressed.append(time.monotonic())
+        if len(pressed) == 2 or (len(pressed) > 2 and pressed[-1] - pressed[1] > LEAVE_S):
+            raise Interrupt
+        if len(pressed) > 2:
+            return
         with suppress(OSError):
             again = "; Ctrl-C again to leave at once" if number == signal.SIGINT else ""
             print(f"\nstopping after the candidate in hand{again}", file=sys.stderr, flush=True)
 
-    numbers = [n for name in SIGNALS if (n := getattr(signal, name, None)) is not None]
-    before = {n: signal.getsignal(n) for n in numbers if signal.getsignal(n) is not signal.SIG_IGN}
+    before = {n: signal.getsignal(n) for n in _heeded()}
     for n in before:
         signal.signal(n, on_signal)
     try:

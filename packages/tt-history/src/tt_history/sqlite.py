@@ -300,16 +300,18 @@ class SqliteStore:
     def _begin(self, db: sqlite3.Connection) -> None:
         """Begin to write. Who waits for another process's lock says so after `wait_s`, and gives up after `WAITS` of
         them."""
-        for turn in range(self.WAITS):
+        turn = 0
+        while True:
             try:
                 db.execute("BEGIN IMMEDIATE")
                 return
             except sqlite3.OperationalError as e:
+                turn += 1
                 if "locked" not in str(e):
                     raise
-                if turn == self.WAITS - 1:
+                if turn == self.WAITS:
                     raise self._held(self.WAITS * self.wait_s) from e
-                if not turn:
+                if turn == 1:
                     most = f"for at most {self.WAITS * self.wait_s:g} s"
                     held = f"another process has held its lock for {self.wait_s:g} s"
                     warnings.warn(f"{self.name}: {held}; waiting for it, {most}", stacklevel=5)

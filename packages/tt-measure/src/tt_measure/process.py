@@ -35,6 +35,9 @@ BEAT_S = 1.0
 GRACE_S = 10.0
 """How long a worker may stay silent beyond what it announced."""
 
+LOOK_S = 0.2
+"""How long a worker is silent before the system is asked for its state, and how often from then on."""
+
 DYING_S = 1.0
 """How long a worker whose connection has ended may take to die of what it dies of."""
 
@@ -156,6 +159,7 @@ class Process:
         self._silence = ""
         self._killed = False
         self._stopped_at = math.inf
+        self._looked = 0.0
         self._log_at = 0
         self.job: Job | None = None
         self.queue: deque[Job] = deque()
@@ -234,16 +238,15 @@ class Process:
         if verdict == "stage":
             (job.stage, within_s), job.since = value, time.monotonic()
             self._expect(within_s)
-        elif verdict == "over":
-            job.over = max(job.began, min(value, time.monotonic()))
         elif verdict == "waited":
             job.waits.append(value)
         elif verdict == "waiting":
             self.waits, self.waiting_s = value, self.waiting_s + BEAT_S
-        elif verdict == "done":
-            self.end(Ending("done", value, job.stage))
         else:
-            self.end(Ending(verdict, stage=job.stage, text=brief(value)))
+            over, value = value
+            job.over = max(job.began, min(over, time.monotonic()))
+            done = verdict == "done"
+            self.end(Ending("done", value, job.stage) if done else Ending(verdict, stage=job.stage, text=brief(value)))
 
     def end(self, ending: Ending) -> None:
         """The job in hand is over; the next one begins, or if the worker is lost, is over too."""
@@ -268,7 +271,10 @@ class Process:
         if os.fstat(self.log.fileno()).st_size > LOG_BYTES:
             os.ftruncate(self.log.fileno(), 0)
             self._log_at = 0
-        status, now = self._status(), time.monotonic()
+        now = time.monotonic()
+        if now < max(self.heard, self._looked) + LOOK_S:
+            return
+        self._looked, status = now, self._status()
         dead = status in (None, psutil.STATUS_ZOMBIE)
         if status != psutil.STATUS_STOPPED:
             self._stopped_at = math.inf

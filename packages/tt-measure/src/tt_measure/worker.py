@@ -58,7 +58,8 @@ class Undecided(Exception):
 
 
 class Worker:
-    """Answers requests `(job, kind, pickled arguments)`, one after the other, with `(job, verdict, value)`."""
+    """Answers requests `(job, kind, pickled arguments)`, one after the other, with `(job, verdict, (when, value))`, and
+    says in between what it does with `(job, topic, value)`."""
 
     def __init__(self, conn: Connection) -> None:
         self.conn = conn
@@ -91,18 +92,19 @@ class Worker:
         def note(stage: str, within_s: float) -> None:
             self.conn.send_bytes(pickle.dumps((job, "stage", (stage, within_s))))
 
+        def reply(verdict: str, value: Any) -> bytes:
+            return pickle.dumps((job, verdict, (time.monotonic(), value)))  # nobody may listen just now
+
         self.job = job
         try:
-            value = getattr(self, f"do_{kind}")(job, note, *pickle.loads(blob))
-            reply = pickle.dumps((job, "done", value))
+            blob = reply("done", getattr(self, f"do_{kind}")(job, note, *pickle.loads(blob)))
         except Unopened as e:
-            reply = pickle.dumps((job, "unopened", str(e)))
+            blob = reply("unopened", str(e))
         except Undecided as e:
-            reply = pickle.dumps((job, "undecided", str(e)))
+            blob = reply("undecided", str(e))
         except BaseException as e:  # also SystemExit: whatever a candidate raises is its result
-            reply = pickle.dumps((job, "raised", f"{type(e).__name__}: {e}"))
-        self.conn.send_bytes(pickle.dumps((job, "over", time.monotonic())))  # nobody may listen just now
-        self.conn.send_bytes(reply)
+            blob = reply("raised", f"{type(e).__name__}: {e}")
+        self.conn.send_bytes(blob)
 
     # -- requests -----------------------------------------------------------------------------------------------
 

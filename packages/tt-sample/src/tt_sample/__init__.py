@@ -3,6 +3,7 @@
 from tt_sample.adaptive import Adaptive
 from tt_sample.diverse import Diverse
 from tt_sample.kmeans import KMeans
+from tt_sample.per_second import PerSecond
 from tt_sample.synthesis import synthesise
 
-__all__ = ["Adaptive", "Diverse", "KMeans", "synthesise"]
+__all__ = ["Adaptive", "Diverse", "KMeans", "PerSecond", "synthesise"]

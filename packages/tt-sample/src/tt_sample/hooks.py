@@ -21,4 +21,10 @@ def tt_samplers() -> list[Entry]:
             "a row of each cluster, to a precision",
             "adaptive workflow, 2024, II.C",
         ),
+        Entry(
+            "per-second",
+            "tt_sample.per_second:PerSecond",
+            "expected gain per second of building and timing",
+            "tt; Snoek 2012, section 3.2",
+        ),
     ]

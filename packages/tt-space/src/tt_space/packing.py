@@ -18,10 +18,17 @@ from tvm import relax, te, tirx
 
 from tt_space.machine import vector_unit
 
-__all__ = ["ANCHOR", "legalizers"]
+__all__ = ["ANCHOR", "WHOLE", "legalizers"]
 
 ANCHOR = "tt.anchor"
 """Annotation of the block that a template schedules; its value is the kind: contraction, depthwise or batched."""
+
+WHOLE = "tt.whole"
+"""Annotation of such a block whose weights are whole numbers, as those of quantised operators: its sums may be meant to
+be exact, whole numbers too, so programs must not compute anything else than these products."""
+
+MOST_WHOLE = 255
+"""Largest magnitude of such weights: of bytes without their zero point."""
 
 OUT_EWISE_FUSABLE = 4
 
@@ -60,7 +67,8 @@ def legalizers(target: tvm.target.Target) -> dict[str, Callable[[relax.BlockBuil
         if bound is not None and channels * groups < unit.lanes(dtype):  # with more channels a separate copy is faster
             image = next((i for copy, i in images if copy.same_as(bound)), None)
         steps = (_ints(attrs.strides), _ints(attrs.padding), _ints(attrs.dilation))
-        compute = partial(_conv2d, geometry=_Geometry(kernel, filters, groups, *steps, image is not None))
+        geometry = _Geometry(kernel, filters, groups, *steps, image is not None)
+        compute = partial(_conv2d, geometry=geometry, whole=_whole(values))
         source = data if image is None else image
         how = {"primfunc_name_hint": name, "primfunc_attrs": _attrs()}
         return builder.call_te(compute, source, relax.const(packed), **how)
@@ -75,7 +83,8 @@ def legalizers(target: tvm.target.Target) -> dict[str, Callable[[relax.BlockBuil
         values = _constant(right)
         if len(b) == 2 and values is not None:
             weight = relax.const(_packed(values, _fitting(b[1], lanes)))
-            return builder.call_te(_matmul, left, weight, b[1], primfunc_name_hint="matmul", primfunc_attrs=_attrs())
+            more = (b[1], _whole(values))
+            return builder.call_te(_matmul, left, weight, *more, primfunc_name_hint="matmul", primfunc_attrs=_attrs())
         if len(a) == len(b) > 2 and a[:-2] == b[:-2] and b[-1] % lanes == 0:
             return builder.call_te(
                 _batched, left, right, lanes, primfunc_name_hint="batch_matmul", primfunc_attrs=_attrs()
@@ -142,7 +151,7 @@ def _window(data: te.Tensor, kernel: Sequence[int], strides: list[int], dilation
     )
 
 
-def _conv2d(data: te.Tensor, weight: te.Tensor, geometry: _Geometry) -> te.Tensor:
+def _conv2d(data: te.Tensor, weight: te.Tensor, geometry: _Geometry, whole: bool) -> te.Tensor:
     """Contraction of weights `(blocks, ky, kx, channels, lanes)`; depthwise of `(blocks, ky, kx, lanes)`."""
     g, depthwise = geometry, len(weight.shape) == 4
     padded = _padded(data, g.padding, g.nchw)
@@ -160,10 +169,10 @@ def _conv2d(data: te.Tensor, weight: te.Tensor, geometry: _Geometry) -> te.Tenso
 
     shape = (int(data.shape[0]), height, width, blocks, lanes)
     name, kind = ("depthwise_conv2d", "depthwise") if depthwise else ("conv2d", "contraction")
-    return _unpacked(te.compute(shape, value, name=name, attrs={ANCHOR: kind}), g.filters, lanes)
+    return _unpacked(te.compute(shape, value, name=name, attrs=_marks(kind, whole)), g.filters, lanes)
 
 
-def _matmul(left: te.Tensor, weight: te.Tensor, size: int) -> te.Tensor:
+def _matmul(left: te.Tensor, weight: te.Tensor, size: int, whole: bool) -> te.Tensor:
     blocks, depth, lanes = (int(d) for d in weight.shape)
     k = te.reduce_axis((0, depth), "k")
     shape = (*(int(d) for d in left.shape[:-1]), blocks, lanes)
@@ -171,7 +180,7 @@ def _matmul(left: te.Tensor, weight: te.Tensor, size: int) -> te.Tensor:
         shape,
         lambda *i: te.sum(left(*i[:-2], k) * weight(i[-2], k, i[-1]), axis=k),
         name="matmul",
-        attrs={ANCHOR: "contraction"},
+        attrs=_marks("contraction", whole),
     )
     return _unpacked(out, size, lanes)
 
@@ -198,6 +207,16 @@ def _default(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 def _attrs() -> dict[str, int]:
     """Attributes that let elementwise consumers be fused: TVM cannot tell from an operator of several stages."""
     return {"op_pattern": OUT_EWISE_FUSABLE}
+
+
+def _marks(kind: str, whole: bool) -> dict[str, Any]:
+    return {ANCHOR: kind, WHOLE: 1} if whole else {ANCHOR: kind}
+
+
+def _whole(weight: np.ndarray) -> bool:
+    """Whether weights are those of a quantised operator."""
+    most = np.abs(weight).max(initial=0)
+    return bool(1 < most <= MOST_WHOLE and (weight == np.rint(weight)).all())
 
 
 def _constant(expr: relax.Expr) -> np.ndarray | None:

@@ -23,7 +23,7 @@ from tt_space.nests.blocks import read_blocks
 from tt_space.nests.index import uniform
 from tt_space.nests.interpreter import Interpreter
 from tt_space.nests.templates import TemplateStructure
-from tt_space.packing import ANCHOR
+from tt_space.packing import ANCHOR, WHOLE
 from tt_space.programs import Features, TemplateRows, copied
 
 __all__ = ["Anchor", "TemplatePrograms", "divisors", "find_anchor", "has_template", "inlined", "pad_apart"]
@@ -46,6 +46,7 @@ class Anchor:
         pixels: Extents of the output before the lane blocks, outermost first.
         blocks, lanes: Packed output channels.
         reduce: Extents of the reduction.
+        whole: Whether its weights are whole numbers, see `tt_space.packing.WHOLE`.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Anchor:
     blocks: int
     lanes: int
     reduce: tuple[int, ...]
+    whole: bool = False
 
     @property
     def tiled(self) -> int:
@@ -124,6 +126,7 @@ def find_anchor(mod: tvm.IRModule) -> Anchor | None:
         blocks=n_blocks,
         lanes=lanes,
         reduce=tuple(int(v.dom.extent) for v in block.iter_vars if v.iter_type != 0),
+        whole=WHOLE in block.annotations,
     )
 
 

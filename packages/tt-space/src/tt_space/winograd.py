@@ -58,13 +58,13 @@ def transformed(weight: np.ndarray, m: int) -> np.ndarray:
 
 
 def has_winograd(mod: tvm.IRModule) -> bool:
-    """Return whether the workload is a 3x3 convolution of stride 1 lowered for a template."""
+    """Return whether the workload is a 3x3 convolution of stride 1 lowered for a template, of any but whole weights."""
     anchor = find_anchor(mod)
     return anchor is not None and _fits(mod, anchor)
 
 
 def _fits(mod: tvm.IRModule, a: Anchor) -> bool:
-    if a.kind != "contraction" or len(a.pixels) != 3 or a.reduce[:2] != (3, 3) or a.reduce[2] < 16:
+    if a.whole or a.kind != "contraction" or len(a.pixels) != 3 or a.reduce[:2] != (3, 3) or a.reduce[2] < 16:
         return False
     read = [int(d) for d in _conv(mod, a).reads[0].source.shape]
     return read[1:] == [a.pixels[1] + 2, a.pixels[2] + 2, a.reduce[2]]

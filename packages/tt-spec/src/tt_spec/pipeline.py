@@ -176,7 +176,7 @@ class Pipeline:
                 name = token(row)
                 if name not in self._seen:
                     self._seen.add(name)
-                    self._told.add(row, m.latency_s, m.error, m.seconds)
+                    self._told.add(row, m.latency_s, m.error, m.seconds, m.cost)
                 elif (i := self._told.at.get(name)) is not None:
                     self._told.change(i, m.latency_s, m.error, m.seconds)
         return len(self._told) - before
@@ -269,7 +269,7 @@ class Pipeline:
         rows, seconds = [], []
         for m in results:
             row = np.asarray(m.config, dtype=np.int64)
-            self._told.add(row, m.latency_s, m.error, m.seconds)
+            self._told.add(row, m.latency_s, m.error, m.seconds, m.cost)
             if self._pending.pop(token(row), None) is None:
                 self._refused.discard(token(row))
                 continue
@@ -463,6 +463,7 @@ class Pipeline:
             y=labels(self._told.seconds),
             errors=list(self._told.errors),
             timed=tuple(self._told.timed),
+            costs=self._told.costs,
             pending=np.stack(pending) if pending else self.rows[:0],
             best_s=self.best_s,
             predict=lambda codes: self._predict(guide, codes),

@@ -924,7 +924,8 @@ class Host(Protocol):
         ...
 
     def assemble(self, recipe: Any, tasks: Sequence[Task], programs: Any, **options: Any) -> Any:
-        """Pipelines, scheduler and stoppers as `tt tune` has them: see `tt_spec.assembly.assemble`."""
+        """Pipelines, scheduler and stoppers as `tt tune` has them: see `tt_spec.assembly.assemble`. `trials` is a
+        budget of rows, `target` that of the machine that measures, None where nothing is measured."""
         ...
 
     def measurer(self, evaluator: Evaluator | None = None, threads: int | None = None) -> Measurer:

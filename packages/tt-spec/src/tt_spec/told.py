@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -23,6 +24,7 @@ class Told:
         self._rows = np.empty((64, knobs), dtype=np.int64)
         self._seconds = np.empty(64)
         self._trial = np.empty(64, dtype=bool)
+        self._costs = np.empty((64, 2))
         self.errors: list[str | None] = []
         self.timed: list[tuple[float, ...]] = []
         self.at: dict[bytes, int] = {}
@@ -43,6 +45,11 @@ class Told:
         return _view(self._seconds, len(self))
 
     @property
+    def costs(self) -> np.ndarray:
+        """Seconds that each row took to build and to time, `(n, 2)`, NaN where nobody told; to be read only."""
+        return _view(self._costs, len(self))
+
+    @property
     def usable(self) -> np.ndarray:
         """Places of the rows that cost a trial: all but the refused ones."""
         return np.flatnonzero(self._trial[: len(self)])
@@ -52,13 +59,21 @@ class Told:
         """The least seconds; inf before the first valid row."""
         return self._best
 
-    def add(self, row: np.ndarray, seconds: float, error: str | None, timed: tuple[float, ...] = ()) -> None:
-        """Take a row `(d,)`; `timed` are the runs whose median `seconds` is."""
+    def add(
+        self,
+        row: np.ndarray,
+        seconds: float,
+        error: str | None,
+        timed: tuple[float, ...] = (),
+        cost: Mapping[str, float] | None = None,
+    ) -> None:
+        """Take a row `(d,)`; `timed` are the runs whose median `seconds` is, `cost` as in `Trial`."""
         n = len(self)
         if n == len(self._seconds):
             self._rows, self._seconds = np.concatenate([self._rows] * 2), np.concatenate([self._seconds] * 2)
-            self._trial = np.concatenate([self._trial] * 2)
+            self._trial, self._costs = np.concatenate([self._trial] * 2), np.concatenate([self._costs] * 2)
         self._rows[n], self._seconds[n], self._trial[n] = row, seconds, error != "invalid"
+        self._costs[n] = _costs(cost or {})
         self.at[token(row)] = n
         self.errors.append(error)
         self.timed.append(timed)
@@ -93,6 +108,12 @@ class Told:
             nth = np.partition(seconds, n - 1)[n - 1]
             places = places[seconds <= nth]
         return places[np.argsort(self.seconds[places], kind="stable")][: max(n, 0)]
+
+
+def _costs(cost: Mapping[str, float]) -> tuple[float, float]:
+    """Seconds of building and of timing; NaN where either is not known."""
+    build, run = (sum(cost.get(k, 0.0) for k in kinds) for kinds in (("apply", "build"), ("run",)))
+    return (build, run) if build > 0 and run > 0 else (math.nan, math.nan)
 
 
 def _view(buffer: np.ndarray, n: int) -> np.ndarray:

@@ -392,6 +392,8 @@ class Context:
         fitted: Whether a model stands behind `score`.
         seen: `token`s of all rows that were measured, refused or asked.
         timed: The timed runs of each of `rows`, seconds, none for failures; empty where nobody kept them.
+        costs: Seconds that each of `rows` took to build and to time, `(n, 2)`, NaN where nobody told; `(0, 2)` where
+            nobody kept them.
     """
 
     task: Task
@@ -408,6 +410,7 @@ class Context:
     fitted: bool = False
     seen: frozenset[bytes] = frozenset()
     timed: Sequence[tuple[float, ...]] = ()
+    costs: np.ndarray = field(default_factory=lambda: np.empty((0, 2)))
 
     def fresh(self, codes: np.ndarray) -> np.ndarray:
         """The rows that were neither measured, refused nor asked, `(n,)` bool; repeats inside `codes` count once."""

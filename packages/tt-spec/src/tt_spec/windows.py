@@ -22,6 +22,10 @@ apart, and a quiet machine's readings within 5 %."""
 MOST = 3.0
 """A timing is corrected for a slowdown of so much at most: a probe that takes longer was interrupted."""
 
+LOOKS = 3
+"""Readings after a long window, of which the smallest counts: the pool's threads may have gone to sleep meanwhile, and
+a probe that finds them so, or is interrupted, says nothing of the window."""
+
 
 @dataclass(frozen=True)
 class Seen:
@@ -126,13 +130,14 @@ class Windows:
     slowdown of `MOST` at most.
 
     Windows grow while they count, up to `longest_s`, so that a steady machine spends little on probes, and shrink when
-    they do not.
+    they do not. Of a longer window, one execution that takes so long, a probe of 0.1 ms says less: it is corrected only
+    if the probe found the same state before and after it.
 
     Args:
         run: Executes n times and returns the mean seconds, as in `tt_spec.roles.Candidate`.
         probe: The fixed program's seconds, now.
         reference_s: Those in the state that counts.
-        sensitivity: See `Reference.sensitivity`. (default: 1)
+        sensitivity: See `Reference.sensitivity`; 0 corrects nothing. (default: 1)
         most_s: Seconds that may be spent in vain. (default: 0.03)
         longest_s: Of a window, unless one execution takes longer, seconds. (default: 0.004)
 
@@ -170,7 +175,7 @@ class Windows:
         while left > 0:
             size = max(1, min(left, int(self._window_s / self._each_s)))
             seconds = self.run(size)
-            after = self._read()
+            after = min(self._read() for _ in range(LOOKS if self._long(seconds * size) else 1))
             self._each_s = seconds
             window = _Window(seconds, size, before / self.reference_s, after / self.reference_s)
             if window.counts:
@@ -187,7 +192,7 @@ class Windows:
         self._good += good
         self._rest += rest
         self.wasted += sum(w.size for w in [*good, *rest]) - n
-        return _middle(good) if good else _middle([w.corrected(self.sensitivity) for w in _steadiest(rest)])
+        return _middle(good) if good else _middle([self._corrected(w) for w in _steadiest(rest)])
 
     def noise(self) -> Noise:
         """The machine's state while the candidate was timed."""
@@ -201,12 +206,18 @@ class Windows:
 
     def _suffered(self) -> float | None:
         apart = 2 * math.log1p(SHARE)
-        short = [w for w in self._rest if w.seconds * w.size <= self.longest_s]  # a longer one may hold both states
+        short = [w for w in self._rest if not self._long(w.seconds * w.size)]  # a longer one may hold both states
         other = [w for w in short if w.steady and abs(math.log(w.slowdown)) > apart]
         if not other or not self._good:
             return None
         ours = math.log(_middle(other) / _middle(self._good))
         return min(max(ours / math.log(float(np.median([w.slowdown for w in other]))), 0.0), 1.5)
+
+    def _long(self, seconds: float) -> bool:
+        return seconds > self.longest_s
+
+    def _corrected(self, w: _Window) -> _Window:
+        return w if self._long(w.seconds * w.size) and not w.steady else w.corrected(self.sensitivity)
 
     def _settled(self, reading: float) -> float:
         """This reading or a later one, of the reference state unless waiting for it took too long."""

@@ -9,6 +9,7 @@ from tt_surrogate.light import LightGBM
 from tt_surrogate.mha import MultiHeadAttention
 from tt_surrogate.mlp import MLP
 from tt_surrogate.recurrent import LSTM
+from tt_surrogate.tabnet import TabNet
 from tt_surrogate.xgb import XGB
 
-__all__ = ["LSTM", "MLP", "XGB", "ATFormer", "ForestEI", "GaussianProcess", "LightGBM", "MultiHeadAttention"]
+__all__ = ["LSTM", "MLP", "XGB", "ATFormer", "ForestEI", "GaussianProcess", "LightGBM", "MultiHeadAttention", "TabNet"]

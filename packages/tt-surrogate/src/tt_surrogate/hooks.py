@@ -60,6 +60,13 @@ def tt_surrogates() -> list[Entry]:
             requires="tt-surrogate[torch,pretrained]",
         ),
         Entry(
+            "tabnet",
+            "tt_surrogate.tabnet:TabNet",
+            "attention over each statement's features, summed over the program, pre-trained",
+            source="Arik and Pfister 2021; ATFormer, Bai 2023, Table 14",
+            requires="tt-surrogate[tabnet]",
+        ),
+        Entry(
             "lightgbm",
             "tt_surrogate.light:LightGBM",
             "gradient-boosted trees over statements, grown leaf by leaf, pre-trained",

@@ -127,6 +127,19 @@ class Network:
         """d."""
         raise NotImplementedError
 
+    def all_shapes(self, width: int) -> dict[str, tuple[int, ...]]:
+        """Shapes of all parameters, for statements of so many columns."""
+        own = {k: tuple(width if n == -1 else n for n in shape) for k, shape in self.shapes().items()}
+        return own | shape_of_linear("out", self.units, 1)
+
+    def begun(self, width: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """Parameters to begin with."""
+        return drawn(self.all_shapes(width), rng)
+
+    def moved(self, name: str) -> bool:
+        """Whether `summary` itself changes that parameter while it learns, so that no gradient may."""
+        return False
+
     # -- the role -----------------------------------------------------------------------------------------------------
 
     def prestart(self) -> None:
@@ -211,7 +224,7 @@ class Network:
         maxima = column_maxima(groups, OPERATOR if self.operator else STATEMENT)
         data = Programs.of(groups, maxima)
         length = 1 if self.mask else int(np.diff(data.offsets).max(initial=1))
-        P = drawn(self._all_shapes(len(maxima)), np.random.default_rng([seed, 0]))
+        P = self.begun(len(maxima), np.random.default_rng([seed, 0]))
 
         ops = frozenset(task.op for task, _, _ in groups)
 
@@ -222,7 +235,8 @@ class Network:
             return report is None or report(progress, learned(P))
 
         plan = Plan(**{**asdict(plan), "length": length})
-        return learned(train(P, self._forward, data, plan, seed, (), told, start))
+        frozen = [k for k in P if self.moved(k)]
+        return learned(train(P, self._forward, data, plan, seed, frozen, told, start))
 
     def _tune(self, base: _Learned, groups: list[Group], seed: int) -> _Learned:
         """The network learned beforehand, adapted to rows of this run."""
@@ -230,7 +244,7 @@ class Network:
         if self.freeze == "body":
             P = self._tune_head(base, data)
         else:
-            frozen = [k for k in base.P if self.freeze == "embedding" and k.startswith("embed.")]
+            frozen = [k for k in base.P if self.moved(k) or (self.freeze == "embedding" and k.startswith("embed."))]
             steps = -(-sum(data.sizes) // self.batch)
             plan = {**asdict(self._plan()), "length": base.length}
             plan["rate"] = plan["last_rate"] = self.tune_rate or 3e-4
@@ -264,10 +278,6 @@ class Network:
 
     def _kept(self, keep: Any, xp: Any) -> Any:
         return keep if self.mask else xp.ones_like(keep)
-
-    def _all_shapes(self, width: int) -> dict[str, tuple[int, ...]]:
-        own = {k: tuple(width if n == -1 else n for n in shape) for k, shape in self.shapes().items()}
-        return own | shape_of_linear("out", self.units, 1)
 
     # -- scores -------------------------------------------------------------------------------------------------------
 
@@ -313,7 +323,7 @@ class Network:
         for option in known:
             setattr(self, option, found.options[option])
         self.__post_init__()
-        shapes = {f"p.{k}": s for k, s in self._all_shapes(found.width).items()}
+        shapes = {f"p.{k}": s for k, s in self.all_shapes(found.width).items()}
         shapes |= {"maxima": (found.width,), "range": (2,), "length": ()}
         have = {k: v.shape for k, v in found.tensors.items()}
         if have != shapes or found.width != (OPERATOR if self.operator else STATEMENT):

@@ -399,15 +399,15 @@ def _recipes_here(plugins: Plugins) -> list[JsonObject]:
     return rows
 
 
-def main() -> None:
-    """Entry point of the command."""
+def main() -> int:
+    """The command in a process of its own; returns its exit code."""
     for stream in (sys.stdout, sys.stderr):  # a terminal may lack a character, a path may not be text
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     warnings.formatwarning = lambda message, *_, **__: f"tt: warning: {one_line(str(message))}\n"
     tvm_without_torch()
     xgboost_without_sklearn()
-    sys.exit(run(sys.argv[1:]))
+    return run(sys.argv[1:])
 
 
 def run(arguments: Sequence[str]) -> int:

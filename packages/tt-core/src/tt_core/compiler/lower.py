@@ -24,6 +24,7 @@ from tvm import relax
 from tt_core.compiler import apart, elementary, series
 from tt_core.compiler.fold import fold_constants
 from tt_core.compiler.primfunc import as_module, outputs, same
+from tt_core.compiler.quantization import as_arithmetic, numbers_as_operands, present
 from tt_core.compiler.steps import PassesFor, Steps
 from tt_core.errors import ModelError, TargetError, summary
 
@@ -216,12 +217,16 @@ def _run_passes(steps: Steps, target: Target, legalizers: Legalizers) -> None:
     steps.may_parts("folding constants", *_fold(fold_constants))
     steps.may_parts("folding constants by TVM", *_fold(t.FoldConstant()))
     steps.may("clips as operators", _clips_to_operators)
+    if quantised := present(steps.mod):
+        steps.may("quantisation as arithmetic", as_arithmetic)
     steps.must(t.DecomposeOpsForInference(), t.CanonicalizeBindings())
     steps.may_parts("folding constants by TVM", *_fold(t.FoldConstant()))
     if target.kind.name in ("llvm", "c"):
         weights = "OIHW" if "relax.nn.conv2d" in legalizers else "HWIO"
         wanted = {"relax.nn.conv2d": ["NHWC", weights], "relax.nn.conv2d_transpose": ["NCHW", "IOHW"]}
         _lay_out(steps, wanted)
+    if quantised:
+        steps.may("scales as operands", numbers_as_operands)
     steps.must(relax.backend.DispatchSampling(), relax.backend.DispatchSortScan())
     _legalize(steps, legalizers)
     steps.may_parts("patterns of operators", apart.functions, apart.functions_apart(t.AnnotateTIROpPattern()))

@@ -159,7 +159,7 @@ class Reference:
                 np.maximum(most, apart(c, b), out=most)
         draw.nudges += times
         for i, (want, most) in enumerate(zip(draw.want, effect, strict=True)):
-            draw.allowed[i] = np.maximum(draw.allowed[i], rounding(want, most))
+            draw.allowed[i] = np.asarray(np.maximum(draw.allowed[i], rounding(want, most)))
 
     def _share(self) -> float:
         """By which share of themselves inputs are nudged."""
@@ -206,12 +206,12 @@ def apart(got: np.ndarray, want: np.ndarray) -> np.ndarray:
     """Absolute differences; infinite where only one is finite, or infinities or NaNs differ."""
     if got.dtype == np.float32 and want.dtype == np.float32:
         with np.errstate(invalid="ignore", over="ignore"):
-            off = np.abs(got - want)
+            off = np.asarray(np.abs(got - want))  # of scalars numpy makes no array
         if np.isfinite(off).all():
             return off
     a, b = got.astype("float64"), want.astype("float64")
     with np.errstate(invalid="ignore"):
-        off = np.abs(a - b)
+        off = np.asarray(np.abs(a - b))
     same = (a == b) | (np.isnan(a) & np.isnan(b))
     return np.where(same, 0.0, np.where(np.isfinite(a) & np.isfinite(b), off, np.inf))
 
@@ -222,7 +222,7 @@ def rounding(want: np.ndarray, most: np.ndarray) -> np.ndarray:
         return most
     name = str(want.dtype)
     values = np.abs(want if want.dtype == most.dtype else want.astype("float64"))
-    values[~np.isfinite(values)] = 0.0
+    values = np.where(np.isfinite(values), values, values.dtype.type(0))
     with np.errstate(over="ignore"):
         return FACTOR * most + PLACES * EPS.get(name, EPS["float32"]) * values + LEAST.get(name, 0.0)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import re
@@ -27,6 +29,7 @@ from tt_core.compiler.runtime import digest, sidecar_path
 from tt_core.deploy.constants import repack_constants
 from tt_core.deploy.entrance import checker, with_entrance
 from tt_core.errors import InstallationError, ModelError, one_line
+from tt_core.interrupt import unheard
 
 if TYPE_CHECKING:
     from tt_core.compiler.backend import Repacked
@@ -124,7 +127,8 @@ def link_problem() -> str | None:
         source = Path(folder, "empty.c")
         source.write_text("int tt_empty;\n")
         try:
-            cc.create_shared(str(source.with_suffix(".so")), [str(source)], cc=compiler)
+            with unheard():
+                cc.create_shared(str(source.with_suffix(".so")), [str(source)], cc=compiler)
         except (OSError, RuntimeError) as e:
             return f"{compiler} fails: {one_line(str(e))[:300]}"
     return None
@@ -163,7 +167,8 @@ def _export(library: relax.VMExecutable, part: Path) -> None:
             if os.path.islink(file):
                 Path(f"{file}.kept").write_bytes(Path(file).read_bytes())
                 os.replace(f"{file}.kept", file)
-        cc.create_shared(goal, list(files), **options)
+        with unheard():  # else Ctrl-C ends the linker, and the model seems to be at fault
+            cc.create_shared(goal, list(files), **options)
 
     with ExitStack() as stack:
         for name in ("devc.o", *(f"lib{i}.o" for i in range(_OBJECTS))):
@@ -176,12 +181,47 @@ def _export(library: relax.VMExecutable, part: Path) -> None:
 @contextmanager
 def _beside(path: Path) -> Iterator[Path]:
     """A file of that name in a fresh folder beside it that is only this user's: no other run writes there, and no link
-    can have been planted."""
-    folder = Path(tempfile.mkdtemp(prefix=".tt-", suffix=".part", dir=path.parent))
+    can have been planted. Folders that killed writers left are removed."""
+    for left in path.parent.glob(".tt-*.part"):
+        with contextlib.suppress(OSError), _locked(left):
+            shutil.rmtree(left)
+    folder, lock = _fresh(path.parent)
+    with lock:
+        try:
+            yield folder / path.name
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _fresh(parent: Path) -> tuple[Path, ExitStack]:
+    """A new folder, and its lock."""
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=".tt-", suffix=".part", dir=parent))
+        with ExitStack() as stack, contextlib.suppress(BlockingIOError, FileNotFoundError):
+            stack.enter_context(_locked(folder, needed=False))
+            folder.stat()  # or another run took it for one that was left
+            return folder, stack.pop_all()
+
+
+@contextmanager
+def _locked(folder: Path, needed: bool = True) -> Iterator[None]:
+    """Hold the folder's lock, which is free again when this process dies.
+
+    Raises `BlockingIOError` if another process has it, `OSError` for what is no folder or, where the lock is needed, if
+    the file system has none.
+    """
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        yield folder / path.name
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise
+        except OSError:
+            if needed:
+                raise
+        yield
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        os.close(fd)
 
 
 def _keep(path: Path) -> None:

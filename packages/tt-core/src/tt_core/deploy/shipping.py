@@ -16,19 +16,19 @@ from tt_spec.roles import Checks, NudgesModels, Races, RacesModels, RunsModels
 from tt_spec.serial import JsonObject
 from tt_spec.shares import heavy, shares
 
+from tt_core.compiler import denormals
 from tt_core.compiler.arrays import random_array
-from tt_core.compiler.denormals import wanted
 from tt_core.compiler.quiet import quiet
-from tt_core.compiler.reference import doubt, variants
 from tt_core.compiler.target import threads_of
 from tt_core.deploy import library as files
 from tt_core.deploy.nudging import Nudged, share
-from tt_core.deploy.verification import verify
+from tt_core.deploy.states import STEPS, following
+from tt_core.deploy.verification import Wanted, telling, verify, wanted
 from tt_core.errors import ModelError, VerificationError
 from tt_core.stages import Stages
 
 if TYPE_CHECKING:
-    from tt_core.models.model import Input
+    from tt_core.models.model import Arrays, Input
     from tt_core.prepared import Prepared
 
 __all__ = ["Shipment", "Shipped", "Ships", "Winners", "beats", "leaders", "race", "ship", "write_untuned"]
@@ -243,7 +243,7 @@ def _sidecar(ready: Prepared) -> JsonObject:
         "target": str(ready.target),
         "threads": threads_of(ready.target),
         "precision": ready.model.precision,
-        "denormals": "flush" if wanted(ready.target) else "keep",
+        "denormals": "flush" if denormals.wanted(ready.target) else "keep",
         **({"change": {name: vars(c) for name, c in ready.model.change.items()}} if ready.model.change else {}),
     }
 
@@ -310,34 +310,35 @@ def _plain(shipment: Shipment, inputs: dict[str, np.ndarray]) -> _Chosen:
 
 
 def _verified(shipment: Shipment, library: Path, inputs: dict[str, np.ndarray]) -> dict[str, str]:
-    """The programs that a library's outputs agree with."""
-    measurer, stages = shipment.measurer, shipment.stages
+    """The programs that a library's outputs agree with; of a model with states over `STEPS` steps, in each of which all
+    get the states that the library has computed."""
+    model, stages, rng, done = shipment.ready.model, shipment.stages, np.random.default_rng(1), 1
+
+    def run(inputs: Arrays) -> list[np.ndarray]:
+        return shipment.measurer.run_model(str(shipment.untuned), inputs)
+
     with stages.stage("verifying", "verifying the model"):
-        inputs, want = _telling(shipment, inputs)
-        if library == shipment.untuned:
-            return verify(shipment.ready.model, inputs, want, want, stages.say)
-        got, plain, nudged = measurer.run_model(str(library), inputs), str(shipment.untuned), None
-        if isinstance(measurer, NudgesModels):
-            by, nudge = share(shipment.ready.lowered.mod), measurer.nudge_model
-            nudged = Nudged(want, lambda seeds: nudge(plain, inputs, by, seeds))
-        return verify(shipment.ready.model, inputs, got, want, stages.say, nudged)
+        want = telling(model, inputs, run, stages.say)
+        got, said = _agrees(shipment, library, want)
+        while done < STEPS and (after := following(model, want.inputs, got, rng)) is not None:
+            done, want = done + 1, wanted(model, after, run(after))
+            try:
+                got, _ = _agrees(shipment, library, want)
+            except VerificationError as e:
+                raise VerificationError(f"{e}, in step {done} with its states fed back") from e
+    return {peer: f"{text}, over {done} steps" if done > 1 else text for peer, text in said.items()}
 
 
-def _telling(shipment: Shipment, inputs: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
-    """Inputs on which the untuned model's outputs tell something, these if they do, and the outputs. Where none are
-    found, a line says which output was not verified by its comparison."""
-    found: list[tuple[list[str], dict[str, np.ndarray], list[np.ndarray]]] = []
-    for arrays in variants(list(inputs.values())):
-        tried = dict(zip(inputs, arrays, strict=True))
-        want = shipment.measurer.run_model(str(shipment.untuned), tried)
-        named = zip(shipment.ready.model.outputs, want, strict=False)
-        found.append(([f"output {n!r}: {d}" for n, w in named if (d := doubt(w, np.zeros(w.shape)))], tried, want))
-        if not found[-1][0]:
-            break
-    doubts, tried, want = min(found, key=lambda one: len(one[0]))
-    for text in doubts:
-        shipment.stages.say(f"comparing outputs tells nothing of {text}")
-    return tried, want
+def _agrees(shipment: Shipment, library: Path, want: Wanted) -> tuple[list[np.ndarray], dict[str, str]]:
+    """A library's outputs, and the programs that they agree with; raises `VerificationError`."""
+    measurer = shipment.measurer
+    if library == shipment.untuned:
+        return want.untuned, verify(want, want.untuned)
+    got, nudged = measurer.run_model(str(library), want.inputs), None
+    if isinstance(measurer, NudgesModels):
+        by, nudge = share(shipment.ready.lowered.mod), measurer.nudge_model
+        nudged = Nudged(want.untuned, lambda seeds: nudge(str(shipment.untuned), want.inputs, by, seeds))
+    return got, verify(want, got, nudged)
 
 
 def _models_s(stages: Stages) -> float:

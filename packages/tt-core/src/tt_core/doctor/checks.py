@@ -10,6 +10,7 @@ import json
 import math
 import os
 import platform
+import re
 import subprocess
 import tempfile
 import warnings
@@ -65,6 +66,7 @@ class Facts:
         load: Load average of the last minute; None where there is none.
         free: Bytes free by place: "working directory", "temporary files"; None if nothing can be written there.
         memory: Bytes available, and in all, of the machine.
+        user: The user's number.
     """
 
     version: Callable[[str], str | None] = installed
@@ -76,6 +78,7 @@ class Facts:
     memory: tuple[float, float] = (math.inf, math.inf)
     free: Mapping[str, float | None] = field(default_factory=dict)
     distributions: Sequence[str] = ()
+    user: int | None = None
 
 
 def examine(of: Facts) -> list[Check]:
@@ -91,6 +94,7 @@ def examine(of: Facts) -> list[Check]:
         governor(governors),
         noise(told, of.cores, of.load, governors),
         states(told, of.cores),
+        neighbours(of.root, of.user),
         memory(*_contained(of.root, *of.memory), of.cores),
         disk(of.free),
         pieces(of.plugins, told),
@@ -245,6 +249,22 @@ def states(told: JsonObject, cores: int) -> Check:
 _INTERVALS = {"rest": "of 100 looks back to back", "pause": "after pauses", "build": "after builds"}
 
 
+def neighbours(root: Path, user: int | None) -> Check:
+    """Who else may tune on these processors and does not share our timing lock: other users, other containers."""
+    locks = (re.fullmatch(r"tt-timing-([0-9]+)\.lock", p.name) for p in root.glob("dev/shm/tt-timing-*.lock"))
+    others = sorted({int(m[1]) for m in locks if m} - {user})
+    contained = any((root / name).exists() for name in (".dockerenv", "run/.containerenv"))
+    of = {"users": others, "container": contained}
+    found = [f"{len(others)} other users have tuned here"] * bool(others) + ["this is a container"] * contained
+    if not found:
+        return Check("lock", "ok", "nobody else is known to tune on this machine", facts=of)
+    whose = "other containers'" if contained else "other users'"
+    advice = (
+        f"{whose} timings may collide with yours: all of you give --set measurer.lock=FILE, one file that all can write"
+    )
+    return Check("lock", "warning", "; ".join(found), advice, of)
+
+
 def memory(available: float, total: float, cores: int) -> Check:
     """A worker with TVM takes about 0.4 GB, the runner 0.6; large models take more."""
     of = {"available_bytes": available, "total_bytes": total}
@@ -343,6 +363,7 @@ def facts() -> Facts:
         memory=(float(used.available), float(used.total)),
         free={"working directory": _free(lambda: "."), "temporary files": _free(tempfile.gettempdir)},
         distributions=sorted(ours),
+        user=os.getuid() if hasattr(os, "getuid") else None,
     )
 
 

@@ -33,7 +33,8 @@ class HostContract:
         recipe = piece.recipe("random", ["batch=8"])
         assert recipe.batch == 8 and recipe.describe()["name"] == "random"
         tasks = piece.prepare(self.model).tasks
-        made = piece.assemble(recipe, tasks, None, trials=4)
+        made = piece.assemble(recipe, tasks, None, trials=4, target=tasks[0].target)
+        assert piece.assemble(recipe, tasks, None, trials=4, target=None).pipelines, "tt bench replays without a target"
         assert [p.task.key for p in made.pipelines] == [t.key for t in tasks], "a pipeline per task"
         assert made.scheduler is not None and made.stoppers, "a scheduler and the budget's stoppers"
 

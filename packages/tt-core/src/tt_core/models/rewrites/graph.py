@@ -17,15 +17,15 @@ import numpy as np
 if TYPE_CHECKING:
     from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto
 
-__all__ = ["LOOP", "After", "Graph", "Node", "Only", "Rewrite", "RewriteError"]
+__all__ = ["LOOP", "WHOLE", "After", "Graph", "Node", "Only", "Rewrite", "RewriteError"]
 
 Operand = str | np.ndarray | np.generic | float | None
 """An operator's input: a value's name, a constant, or none."""
 
 FOLD_MOST = 1 << 22
 """Elements of the largest constant that is computed from smaller ones."""
-LOOP, DOMAIN = "TtLoop", "tt"
-"""The operator that `Graph.loop` emits."""
+LOOP, WHOLE, DOMAIN = "TtLoop", "TtWhole", "tt"
+"""The operators that `Graph.loop` and `Graph.whole` emit, and their domain."""
 NODES_MOST = 200_000
 """Nodes after which unrolling is given up."""
 
@@ -137,6 +137,8 @@ class Graph:
         """Notes for the user, a line each."""
         self.loops = 0
         """Loops that stayed loops."""
+        self.own = False
+        """Whether an operator of `DOMAIN` was emitted."""
         self._inside = False
         self._model, self._rewrites, self._known = model, dict(rewrites), frozenset(known)
         self._functions = {(f.domain, f.name): f for f in model.functions}
@@ -237,6 +239,21 @@ class Graph:
         if self.has_type(x) and self.dtype(x) == np.dtype(dtype):
             return x
         return self.op("Cast", x, to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+
+    def whole(self, x: str, dtype: Any) -> str:
+        """`x`, floats that are whole numbers in the range of an integer type, as that type. ONNX's Cast says what
+        becomes of all others too, and TVM computes that."""
+        from onnx import helper
+
+        if (known := self.value(x)) is not None:
+            return self.const(known, dtype)
+        name = self._fresh(WHOLE)
+        self._types[name] = _tensor(np.dtype(dtype), self.shape(x))
+        self._nodes.append(
+            helper.make_node(WHOLE, [self._resolved(x)], [name], name=name, domain=DOMAIN, dtype=np.dtype(dtype).name)
+        )
+        self.own = True
+        return name
 
     def reshape(self, x: str, shape: Sequence[int]) -> str:
         return x if self.shape(x) == tuple(shape) else self.op("Reshape", x, np.array(shape, np.int64))
@@ -366,6 +383,7 @@ class Graph:
         node = helper.make_node(LOOP, inputs, names, name=names[0], domain=DOMAIN, **attributes)
         self._nodes.append(node)
         self.loops += 1
+        self.own = True
         of = dict(zip(stacked, names[len(states) :], strict=True))
         return names[: len(states)], [of[o] for o in body.outputs]
 
@@ -405,7 +423,7 @@ class Graph:
         domains = sorted({n.domain for n in nodes} - {"", "ai.onnx"})
         imports = [helper.make_opsetid("", self.opset)]
         imports += [o for o in self._model.opset_import if o.domain in domains]
-        imports += [helper.make_opsetid(DOMAIN, 1)] if self.loops else []
+        imports += [helper.make_opsetid(DOMAIN, 1)] if self.own else []
         return helper.make_model(graph, opset_imports=imports, ir_version=self._model.ir_version)
 
     def _visit(self, proto: NodeProto, scope: dict[str, str], prefix: str = "") -> None:

@@ -1,7 +1,8 @@
-"""Products and convolutions of quantised tensors, accumulated in int32.
+"""Products and convolutions of quantised tensors, with the exact sums of int32.
 
-Source: ONNX operators ConvInteger-10, QLinearConv-10, QLinearMatMul-21, QuantizeLinear-21. With zero points z and
-scales s, a product of q_a and q_b stands for s_a * s_b * sum((q_a - z_a) * (q_b - z_b)); the sum is exact in int32.
+Source: ONNX operators ConvInteger-10, MatMulInteger-10, QLinearConv-10, QLinearMatMul-21, QuantizeLinear-21. With zero
+points z and scales s, a product of q_a and q_b stands for s_a * s_b * sum((q_a - z_a) * (q_b - z_b)); how the sum is
+computed is `whole`'s business.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from tt_core.models.rewrites import whole
 from tt_core.models.rewrites.graph import After, Graph, Node, Rewrite, RewriteError
+from tt_core.models.rewrites.whole import Whole
 
 __all__ = ["Quantized", "convolved", "multiplied", "operators", "quantized"]
 
@@ -36,6 +39,7 @@ def operators() -> dict[tuple[str, str], Rewrite]:
     """The rewritings of this family."""
     return {
         ("", "ConvInteger"): _conv_integer,
+        ("", "MatMulInteger"): _matmul_integer,
         ("", "QLinearConv"): _qlinear_conv,
         ("com.microsoft", "QLinearConv"): _qlinear_conv,
         ("", "QLinearMatMul"): _qlinear_matmul,
@@ -55,13 +59,13 @@ def convolved(x: Quantized, w: Quantized, node: Node, g: Graph) -> str:
     """The int32 sums of a convolution; padding stands for zero."""
     kept = {k: v for k, v in node.attributes.items() if k in _CONVOLUTION}
     rank = len(g.shape(x.values))
-    return g.op("Conv", _centred(x, g), _centred(w, g, (-1, *(1,) * (rank - 1))), **kept)
+    return whole.convolved(_whole(x, g), _whole(w, g, (-1, *(1,) * (rank - 1))), g, **kept)
 
 
 def multiplied(a: Quantized, b: Quantized, g: Graph) -> str:
     """The int32 sums of a matrix product; a's zero points may be one a row, b's one a column."""
     rows = (-1, 1) if g.shape(a.zero or a.values) and a.zero and len(g.shape(a.zero)) == 1 else None
-    return g.op("MatMul", _centred(a, g, rows), _centred(b, g))
+    return whole.multiplied(_whole(a, g, rows), _whole(b, g), g)
 
 
 _CONVOLUTION = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
@@ -70,6 +74,11 @@ _CONVOLUTION = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strid
 def _conv_integer(node: Node, g: Graph) -> Sequence[str]:
     x, w = Quantized(node.input(0), "", node.input(2)), Quantized(node.input(1), "", node.input(3))
     return [convolved(x, w, node, g)]
+
+
+def _matmul_integer(node: Node, g: Graph) -> Sequence[str]:
+    a, b = Quantized(node.input(0), "", node.input(2)), Quantized(node.input(1), "", node.input(3))
+    return [multiplied(a, b, g)]
 
 
 def _qlinear_conv(node: Node, g: Graph) -> Sequence[str]:
@@ -151,6 +160,20 @@ def _dequantized(name: str, g: Graph, axes: tuple[int, ...]) -> Quantized | None
 
 def _scaled(total: str, one: str, two: str, g: Graph) -> str:
     return g.op("Mul", g.cast(total, np.float32), g.op("Mul", one, two))
+
+
+def _whole(q: Quantized, g: Graph, axis: tuple[int, ...] | None = None) -> Whole:
+    """values - zero, int32, and how far they reach."""
+    name = _centred(q, g, axis)
+    if (known := g.value(name)) is not None and known.size:
+        low, high = min(0, int(known.min())), max(0, int(known.max()))
+        return Whole(name, max(-low, high), high - low)
+    if (dtype := g.dtype(q.values)) not in (np.int8, np.uint8):
+        return Whole(name, None)
+    ends, zero = np.iinfo(dtype), g.value(q.zero) if q.zero else np.zeros(1, np.int64)
+    spread = int(ends.max) - int(ends.min)
+    most = spread if zero is None else max(int(ends.max) - int(zero.min()), int(zero.max()) - int(ends.min))
+    return Whole(name, most, spread)
 
 
 def _centred(q: Quantized, g: Graph, axis: tuple[int, ...] | None = None) -> str:

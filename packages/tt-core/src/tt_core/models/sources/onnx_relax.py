@@ -146,12 +146,12 @@ _MICROSOFT = {"Attention", "BiasGelu", "EmbedLayerNormalization", "FastGelu", "S
 def _from_onnx(slim: ModelProto, original: ModelProto, fixed: Shapes, source: str, under: str) -> tvm.IRModule:
     from tvm.relax.frontend.onnx import from_onnx
 
-    from tt_core.models.sources.onnx_loops import importing_loops
+    from tt_core.models.sources.onnx_own import importing_own
 
     _refuse_unsupported(slim, original, source)
     try:
         with (
-            importing_loops(),
+            importing_own(),
             redirect_stdout(io.StringIO()),
         ):  # the importer prints what it fails at, many lines of it
             return from_onnx(slim, shape_dict={n: list(s) for n, s in fixed.items()}, keep_params_in_input=False)
@@ -170,7 +170,7 @@ def _refuse_unsupported(slim: ModelProto, original: ModelProto, source: str) -> 
     """Name every operator that TVM's importer has no conversion for, and its first node in the user's file."""
     from tvm.relax.frontend.onnx.onnx_frontend import _get_convert_map
 
-    supported = {*_get_convert_map(), "If", "Constant", rewrites.LOOP}
+    supported = {*_get_convert_map(), "If", "Constant", rewrites.LOOP, rewrites.WHOLE}
     lacking = [n for n in rewrites.nodes(slim.graph) if n.op_type not in supported or n.domain not in _DOMAINS]
     first: dict[str, NodeProto] = {}
     for node in sorted(lacking, key=lambda n: _number(n, original) or 0):

@@ -1,4 +1,4 @@
-"""Loops of a rewritten model, `tt_core.models.rewrites.LOOP`, for TVM's ONNX importer, which has none."""
+"""The operators that only rewritten models have, `LOOP` and `WHOLE` of their graph, for TVM's importer."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ import tvm_ffi
 from tvm import relax
 
 from tt_core.compiler.series import STEP, Series
-from tt_core.models.rewrites.graph import LOOP
+from tt_core.models.rewrites.graph import LOOP, WHOLE
 
-__all__ = ["importing_loops"]
+__all__ = ["importing_own"]
 
 _lock = threading.RLock()
 
 
 @contextlib.contextmanager
-def importing_loops() -> Iterator[None]:
-    """TVM's importer takes the operator `LOOP` while the context lasts."""
+def importing_own() -> Iterator[None]:
+    """TVM's importer takes the operators `LOOP` and `WHOLE` while the context lasts."""
     from tvm.relax.frontend.onnx import onnx_frontend as frontend
 
     with _lock:
         before = frontend._get_convert_map
-        frontend._get_convert_map = lambda: {**before(), LOOP: _Loop}
+        frontend._get_convert_map = lambda: {**before(), LOOP: _Loop, WHOLE: _Whole}
         try:
             yield
         finally:
@@ -39,6 +39,14 @@ class _Loop:
     @classmethod
     def get_converter(cls, opset: int) -> Any:
         return lambda bb, inputs, attr, params: _converted(bb, inputs, attr, opset)
+
+
+class _Whole:
+    """As `_Loop`."""
+
+    @classmethod
+    def get_converter(cls, opset: int) -> Any:
+        return lambda bb, inputs, attr, params: relax.op.astype(inputs[0], attr["dtype"])
 
 
 def _converted(bb: relax.BlockBuilder, inputs: Any, attr: Any, opset: int) -> relax.Expr:
