@@ -17,7 +17,7 @@ import numpy as np
 if TYPE_CHECKING:
     from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto
 
-__all__ = ["LOOP", "WHOLE", "After", "Graph", "Node", "Only", "Rewrite", "RewriteError"]
+__all__ = ["DOMAIN", "LOOP", "WHOLE", "After", "Graph", "Node", "Only", "Rewrite", "RewriteError"]
 
 Operand = str | np.ndarray | np.generic | float | None
 """An operator's input: a value's name, a constant, or none."""

@@ -12,7 +12,7 @@ import tvm_ffi
 from tvm import relax
 
 from tt_core.compiler.series import STEP, Series
-from tt_core.models.rewrites.graph import LOOP, WHOLE
+from tt_core.models.rewrites.graph import DOMAIN, LOOP, WHOLE
 
 __all__ = ["importing_own"]
 
@@ -54,7 +54,8 @@ def _converted(bb: relax.BlockBuilder, inputs: Any, attr: Any, opset: int) -> re
     from tvm.relax.frontend.onnx import from_onnx
 
     given = [inputs[i] for i in range(len(inputs))]
-    body = helper.make_model(GraphProto.FromString(attr["body"]), opset_imports=[helper.make_opsetid("", opset)])
+    domains = [helper.make_opsetid("", opset), helper.make_opsetid(DOMAIN, 1)]
+    body = helper.make_model(GraphProto.FromString(attr["body"]), opset_imports=domains)
     step = from_onnx(body, opset=opset, keep_params_in_input=False)
     renamed = {
         v.name_hint: bb.add_func(f, v.name_hint) for v, f in step.functions_items() if isinstance(f, tvm.tirx.PrimFunc)
