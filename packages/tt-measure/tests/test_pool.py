@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -24,7 +25,7 @@ sys.path.insert(0, str(HERE))
 import tt_measure_wild as wild  # noqa: E402
 
 
-def make(tmp_path, backend="Backend", **options):
+def make(tmp_path, backend="Backend", **options: Any):
     defaults = {"workers": 2, "threads": 1, "evaluator": OnceEvaluator(), "lock": tmp_path / "lock", "path": [HERE]}
     defaults |= {"build_timeout_s": 10.0, "run_timeout_s": 10.0, "memory_bytes": 300e6}
     return WorkerPool(f"tt_measure_wild:{backend}", **(defaults | options))
@@ -346,9 +347,9 @@ def test_failing_starts_say_why(tmp_path):
         with pytest.raises(WorkerError, match="backend method 'count' failed") as caught, make(tmp_path) as pool:
             pool.call("count", wild.task(name=name), 1)
         assert not isinstance(caught.value, CallError), "no program is to blame"
-    for wrong in ({"workers": 0}, {"threads": 0}, {"chunk": 0}):
+    for wrong in ("workers", "threads", "chunk"):
         with pytest.raises(ValueError, match="workers, threads and chunk must be at least 1"):
-            make(tmp_path, **wrong).prestart()
+            make(tmp_path, "Backend", **{wrong: 0}).prestart()
 
 
 def test_close_ends_every_worker_and_is_final(tmp_path):
@@ -498,6 +499,9 @@ def test_the_fastest_are_timed_again_without_a_build(tmp_path):
 def test_a_check_goes_to_the_worker_that_holds_the_program(pool, tmp_path):
     log = tmp_path / "log"
     rows = np.array(oks(8))
+    pool.prestart()
+    while pool._team.busy():  # both have their share, however slowly they start
+        pool._team.pump()
     assert all(m.error is None for m in pool.measure(wild.task(log), rows, Bar()))
     timed = {e["id"]: e["pid"] for e in events(log) if e["event"] == "run"}
     held = {e for p in pool._team.processes for e in p.kept[wild.task(log).key]}

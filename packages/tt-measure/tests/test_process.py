@@ -10,6 +10,7 @@ import psutil
 import pytest
 from tt_measure import process
 from tt_measure.process import BEAT_S, Ending, brief
+from tt_measure.team import end_all
 
 sys.path.insert(0, str(Path(__file__).parent))
 from tt_measure_scripted import Scripted
@@ -132,6 +133,7 @@ def test_a_lost_worker_ends_all_its_jobs(made):
     ("script", "text", "reason"),
     [
         ("exit 3", "the worker exited with status 3", ""),
+        ("exit 0", "the worker exited with status 0", ""),
         ("echo said; echo why; exit 1", "the worker exited with status 1; last output: said | why", ""),
         (
             "kill -9 $$",
@@ -262,11 +264,15 @@ def test_a_dead_worker_whose_connection_somebody_holds_open_is_noticed(made):
 
 
 def test_a_log_does_not_fill_the_disk(made, monkeypatch):
-    monkeypatch.setattr(process, "LOG_BYTES", 100)
     p = made.make()
     os.write(p.log.fileno(), b"of the job before\n")
+    p.watch()
+    assert p._tail() == "of the job before", "it is small"
     made.job(p)
-    assert p._tail() == "", "of the job before"
+    assert p._tail() == ""
+    os.write(p.log.fileno(), b"of this one\n")
+    assert p._tail() == "of this one"
+    monkeypatch.setattr(process, "LOG_BYTES", 100)
     os.write(p.log.fileno(), b"\0one\ntwo\nthree\nfour\nfive\nsix\n")
     assert p._tail() == "two | three | four | five | six"
     assert len(p._tail(chars=7)) == 7
@@ -307,9 +313,11 @@ def test_an_idle_worker_may_leave_by_itself_and_a_busy_one_is_killed(made):
 
 def test_a_fork_ends_no_worker_of_its_parent(made):
     p = made.make()
-    p.owner = os.getpid() + 1
-    p.close()
-    assert not p.lost and p.popen.poll() is None
+    for owner in (os.getpid() - 1, os.getpid() + 1):
+        p.owner = owner
+        p.close()
+        end_all([p])
+        assert not p.lost and p.popen.poll() is None
     p.owner = os.getpid()
 
 

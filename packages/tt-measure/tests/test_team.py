@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from tt_measure import WorkerError, family, process, team
+from tt_measure import WorkerError, family, process
 from tt_measure.ahead import DEPTH, Ahead
 from tt_measure.team import STARTS, WAIT_S, Team
 from tt_spec.testing.examples import tiny_task, wide_task
@@ -71,6 +71,14 @@ def test_a_call_may_use_the_memory_of_all(two):
     assert two.submit(q, "call", "h", "race", (), True, 1.0).memory_bytes == 2e9
     assert [w.what for w in two.trace()][-1] == "race"
     assert not two.idle() and two.busy()
+
+
+def test_a_trace_hears_what_was_said_while_nobody_listened(made, two):
+    p, _ = two.processes
+    job = two.submit(p, "build", "h", None, 1.0)
+    made.ends[p].send_bytes(pickle.dumps((job.number, "done", (job.began, {}))))
+    two.trace()
+    assert job.ending is not None and two.idle() == two.processes
 
 
 def test_whoever_is_lost_has_its_place_taken(made, two):
@@ -145,7 +153,7 @@ def test_a_start_that_fails_from_outside_is_tried_again_and_not_for_ever(made):
 
 def test_who_keeps_the_lock_is_said_now_and_then(two, monkeypatch, recwarn):
     now = [1000.0]
-    monkeypatch.setattr(team.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("tt_measure.team.time.monotonic", lambda: now[0])
     p, _ = two.processes
     p.waits, p.waiting_s = "somebody has it", WAIT_S - 1
     two._tell(p)

@@ -4,6 +4,7 @@ import math
 import os
 import pickle
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -71,15 +72,16 @@ class Empty:
 
 def asked(kind, *args, backend=None, evaluator=None, held=False):
     """The verdict and value of one request to a worker that has opened the task."""
-    w = Worker(Told())  # type: ignore[arg-type]
+    told: Any = Told()
+    w = Worker(told)
     w.backend, w.evaluator, w.open_s = backend or Programs(), evaluator or Fixed(), 60.0
     w.tasks["h"] = pickle.dumps(TASK)
     if held:
         w.held[1] = w.backend
     w.answer(1, kind, pickle.dumps(args))
-    job, verdict, (over, value) = w.conn.said[-1]
+    job, verdict, (over, value) = told.said[-1]
     assert job == 1 and over > 0
-    return verdict, value, [topic for _, topic, _ in w.conn.said[:-1]]
+    return verdict, value, [topic for _, topic, _ in told.said[:-1]]
 
 
 def test_rows_and_programs_are_counted():
@@ -132,11 +134,13 @@ def test_programs_that_are_held_are_timed_again_beside_the_probe():
 
 def test_a_worker_dies_with_its_parent(monkeypatch):
     tied = []
-    monkeypatch.setattr(module.ctypes, "CDLL", lambda name: type("C", (), {"prctl": lambda self, *a: tied.append(a)})())
+    monkeypatch.setattr(
+        "tt_measure.worker.ctypes.CDLL", lambda name: type("C", (), {"prctl": lambda self, *a: tied.append(a)})()
+    )
     module._die_with(os.getppid())
     assert tied == [(1, 9)]
     with pytest.raises(SystemExit):
         module._die_with(os.getpid())  # it ended before this one could be tied to it
-    monkeypatch.setattr(module.sys, "platform", "other")
+    monkeypatch.setattr("tt_measure.worker.sys.platform", "other")
     module._die_with(os.getppid())
     assert len(tied) == 2

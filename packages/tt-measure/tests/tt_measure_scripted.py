@@ -1,5 +1,6 @@
 """Workers whose every word a test says: the process only sleeps, the test holds its end of the connection."""
 
+import multiprocessing.connection
 import os
 import pickle
 import time
@@ -18,7 +19,7 @@ class Scripted:
         self.script, self.fresh = script, []
         self.ends: dict[Process, Connection] = {}
         self.numbers = iter(range(1, 1000))
-        pipe = process.Pipe
+        pipe = multiprocessing.connection.Pipe
 
         def kept(duplex: bool):
             ours, theirs = pipe(duplex)
@@ -26,7 +27,7 @@ class Scripted:
             return ours, theirs
 
         monkeypatch.setattr(process, "Pipe", kept)
-        monkeypatch.setattr(process.child, "command", lambda *_: ["sh", "-c", self.script, "sh"])
+        monkeypatch.setattr("tt_measure.process.child.command", lambda *_: ["sh", "-c", self.script, "sh"])
 
     def make(self, started: bool = True, **options: Any) -> Process:
         """A process, which has started unless told otherwise."""

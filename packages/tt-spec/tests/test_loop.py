@@ -612,6 +612,8 @@ def test_leaders_are_timed_again_and_the_later_timing_counts():
         assert m.latency_s == pytest.approx(float(truth.seconds(wide_task(), np.array([m.config]))[0]))
     logged = [a for batch, _, _ in listener.batches for a in batch.info.get("again", [])]
     assert [a["config"] for a in logged] == [m.config for m in again]
+    looked = [bool(batch.info.get("again")) for batch, _, _ in listener.batches]
+    assert any(looked[:-1]) and not looked[-1], "while the run goes on, and not after it"
     assert [s for _, s in state.incumbents] == sorted((s for _, s in state.incumbents), reverse=True)
 
 
@@ -677,11 +679,17 @@ def test_a_run_that_ends_leaves_what_was_asked_ahead():
     assert out.trials == 3 and out.reason == "enough"
 
 
-@pytest.mark.parametrize("bad", [[Slot(0, trials=1)], [Slot(1)], [Slot(1, trials=9), Slot(2, trials=9)], [Slot(7)]])
+def _one_more(rows):
+    return [Slot(1, trials=rows), Slot(2, trials=1)]
+
+
+@pytest.mark.parametrize(
+    "bad", [[Slot(0, trials=1)], [Slot(1)], [Slot(1, trials=9), Slot(2, trials=9)], [Slot(7)], _one_more]
+)
 def test_slots_ahead_that_cannot_be_are_the_schedulers_fault(bad):
     class Bad(Foresight):
         def ahead(self, states, clock, slot, rows):
-            return bad
+            return _one_more(rows) if bad is _one_more else bad
 
     out, _, _, _ = tune(three(), Expecting(), Bad())
     assert isinstance(out.failure, PieceFailure) and "scheduler" in str(out.failure)
