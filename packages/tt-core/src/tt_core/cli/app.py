@@ -330,6 +330,7 @@ def list_plugins(as_json: JsonOption = False) -> None:
             "version": p.version,
             "summary": p.entry.summary,
             "source": p.entry.source,
+            "ranges": {option: r.as_dict() for option, r in p.entry.ranges.items()},
         }
         for role, pieces in plugins.pieces.items()
         for p in pieces.values()
