@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tt_spec import Plugins
@@ -15,6 +16,7 @@ from tt_bench.errors import BenchError
 from tt_bench.files import load
 from tt_bench.fitted import digest, parts_of
 from tt_bench.recording import Recorded
+from tt_bench.replay import Unrecorded
 from tt_bench.runs import tune
 from tt_bench.stats import quality
 
@@ -27,6 +29,10 @@ _RUN_S = 0.03
 """Executions of a trial, about."""
 
 _WARM: set[tuple[str, ...]] = set()
+"""Pieces that this process has loaded."""
+
+_READ: dict[tuple[str, bool], tuple[tuple[str, ...], tuple[str, ...]]] = {}
+"""Pieces and overrides of a recipe, by its name and whether a fitted model plays it."""
 
 
 class Player:
@@ -53,11 +59,12 @@ class Player:
 
     def play(self, host: Host, playable: Playable, recipe: str, seed: int, *, trials: int, goal: float = 1.0) -> Played:
         part = _part(playable.path, playable.place)
-        sets = _without_statements(host, recipe) if playable.fitted else ()
-        policy = "refuse" if part.complete or playable.fitted else "nearest"
-        options = {"unrecorded": policy, "fitted": playable.fitted}
-        chosen = host.recipe(recipe, sets).describe()
-        pieces = tuple(sorted(f"{r} {p['piece']}" for r, p in chosen.items() if isinstance(p, dict)))
+        key = (recipe, playable.fitted)
+        if key not in _READ:
+            _READ[key] = _read(host, recipe, playable.fitted)
+        pieces, sets = _READ[key]
+        policy: Unrecorded = "refuse" if _complete(playable.path, playable.place) or playable.fitted else "nearest"
+        options: Any = {"unrecorded": policy, "fitted": playable.fitted}
         if pieces not in _WARM:
             tune(host, [part], recipe, sets, seed, min(trials, _WARM_UP), **options)
             _WARM.add(pieces)
@@ -87,6 +94,12 @@ def _playable(part: Recorded, path: Path, place: tuple[str, ...], device: str, f
 
 
 @lru_cache(maxsize=64)
+def _complete(path: str, place: tuple[str, ...]) -> bool:
+    """Whether every row is recorded, which takes as long as a play to find out."""
+    return _part(path, place).complete
+
+
+@lru_cache(maxsize=64)
 def _part(path: str, place: tuple[str, ...]) -> Recorded:
     """A process loads a file once."""
     if len(place) == 1:
@@ -102,10 +115,16 @@ def _parts(path: str) -> tuple[Recorded, ...]:
     return load(path).parts
 
 
-def _without_statements(host: Host, recipe: str) -> tuple[str, ...]:
+def _read(host: Host, recipe: str, fitted: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names of a recipe's pieces, and what to set so that it can be played."""
+    about = host.recipe(recipe).describe()
+    names = tuple(sorted(f"{r} {p['piece']}" for r, p in about.items() if isinstance(p, dict)))
+    return names, _without_statements(about) if fitted else ()
+
+
+def _without_statements(about: Mapping[str, Any]) -> tuple[str, ...]:
     """What to set so that a recipe's model learns from knobs: a history holds no program's statements."""
-    about, plugins = host.recipe(recipe).describe(), Plugins()
-    found = []
+    plugins, found = Plugins(), []
     for role in ("surrogate", "draft"):
         if role not in about:
             continue

@@ -34,6 +34,7 @@ def suggest(
     recipes: Annotated[
         list[str] | None, typer.Option("--recipe", help="Try this recipe's options too: a name or a file (repeatable)")
     ] = None,
+    against: Annotated[str, typer.Option(help="The recipe to be better than")] = DEFAULT,
     recordings: Annotated[
         list[str] | None,
         typer.Option(help="Of tt record: files or patterns (repeatable); else recordings/*-template.json.gz"),
@@ -49,7 +50,13 @@ def suggest(
 
     host: Host | None = ctx.obj
     asked: dict[str, Any] = {"by": by, "minutes": minutes, "trials": trials, "jobs": jobs, "seed": seed}
-    asked |= {"recipes": recipes or (), "recordings": recordings, "kinds": kinds or (), "device": device}
+    asked |= {
+        "against": against,
+        "recipes": recipes or (),
+        "recordings": recordings,
+        "kinds": kinds or (),
+        "device": device,
+    }
     if out is not None:
         _check(out)
     with _interruptible(host) as halt:
@@ -58,9 +65,9 @@ def suggest(
         print(json.dumps([_plain(s) for s in found]))
     else:
         for s in found:
-            print("\n".join(_lines(s)))
+            print("\n".join(_lines(s, against)))
     if out is not None:
-        _write(out, found, host)
+        _write(out, found, host, against)
 
 
 @contextmanager
@@ -80,9 +87,9 @@ def _plain(s: Suggestion) -> dict[str, Any]:
     return {**vars(s), "recipe": dict(s.recipe), "kept": bool(s.id)}
 
 
-def _lines(s: Suggestion) -> list[str]:
+def _lines(s: Suggestion, against: str) -> list[str]:
     """A suggestion for people, with its evidence."""
-    lines = [f"{s.kind} on {s.device or 'an unknown device'}: {_answer(s)}"]
+    lines = [f"{s.kind} on {s.device or 'an unknown device'}: {_answer(s, against)}"]
     for ground, name in (("replay", "replays of recordings"), ("model", "replays over a model fitted to the history")):
         if (about := s.evidence.get(ground)) is not None:
             lines += _replayed(name, about)
@@ -91,9 +98,9 @@ def _lines(s: Suggestion) -> list[str]:
     return lines + [f"  {note}" for note in s.evidence.get("notes", ())]
 
 
-def _answer(s: Suggestion) -> str:
+def _answer(s: Suggestion, against: str) -> str:
     if not s.better:
-        return f"keep the default, {DEFAULT}"
+        return f"keep the default, {against}"
     names = {"replay": "replays", "runs": "past runs", "model": "replays over a fitted model"}
     told = []
     for role, about in s.recipe.items():
@@ -160,7 +167,7 @@ def _check(out: Path) -> None:
             part.write_bytes(out.read_bytes())
 
 
-def _write(out: Path, found: list[Suggestion], host: Host | None) -> None:
+def _write(out: Path, found: list[Suggestion], host: Host | None, against: str) -> None:
     """The first kind's recipe that is better; else the default's, which says so."""
     from tt_history.suggestion.toml import content_of, written
 
@@ -170,7 +177,7 @@ def _write(out: Path, found: list[Suggestion], host: Host | None) -> None:
         raise HistoryError(f"--out {out}: no better recipe was found, and the default's is tt-core's")
     if chosen is None:
         assert host is not None
-        text = written(content_of(host.recipe(DEFAULT).describe()), f"tt suggest, {day}: keep the default")
+        text = written(content_of(host.recipe(against).describe()), f"tt suggest, {day}: keep the default")
     else:
         also = [s.kind for s in found if s.better and s is not chosen]
         text = written(dict(chosen.recipe), f"tt suggest, {day}: for {chosen.kind} on {chosen.device}")

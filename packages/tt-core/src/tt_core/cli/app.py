@@ -114,7 +114,7 @@ def tune(
     precision: PrecisionOption = Request.precision,
     denormals: DenormalsOption = None,
     target: TargetOption = Request.target,
-    recipe: Annotated[str, typer.Option(help="Name (tt recipes) or TOML file")] = Request.recipe,
+    recipe: Annotated[str, typer.Option(help="Name (tt recipes), TOML file, or suggested")] = Request.recipe,
     trials: Annotated[int | None, typer.Option(help="Programs to measure in this run")] = None,
     minutes: Annotated[
         float | None, typer.Option(help="Of the whole run, from reading to writing; 5 if there is no other budget")

@@ -20,7 +20,7 @@ from tt_history.suggestion.paired import Gain, compared
 from tt_history.suggestion.plays import Plays, Score, pairs_of
 from tt_history.suggestion.study import Found, Limits, Study, opened
 from tt_history.suggestion.toml import content_of
-from tt_history.suggestion.wanted import DEFAULT, Wanted
+from tt_history.suggestion.wanted import Wanted
 
 __all__ = ["Interrupted", "Replayed", "Replaying"]
 
@@ -143,8 +143,8 @@ class Replaying:
             found = study.search(plays, limits, self.wanted.seed, self.say)
             self._go_on()
             gain = None
-            if found.unchanged != DEFAULT:
-                gain = self._judged(plays, (found.content, bases[DEFAULT]), judging, seeds)
+            if found.unchanged != self.wanted.against:
+                gain = self._judged(plays, (found.content, bases[self.wanted.against]), judging, seeds)
         return Replayed(
             ground,
             tuple(f"{p.name} {p.shapes}" for p in choosing),
@@ -187,7 +187,7 @@ class Replaying:
     def _bases(self) -> dict[str, Mapping[str, Any]]:
         """Contents of recipes by name, the default first."""
         assert self.host is not None
-        names = dict.fromkeys((DEFAULT, *self.wanted.recipes))
+        names = dict.fromkeys((self.wanted.against, *self.wanted.recipes))
         return {n: content_of(self.host.recipe(n).describe()) for n in names}
 
     def _recordings(self) -> list[Path]:

@@ -154,7 +154,7 @@ class Study:
         try:
             for step, score in enumerate(plays.scores(plays.file(content), self.pairs, 1.0 if self.whole else GOAL)):
                 costs.append(score.cost(self.whole))
-                trial.report(costs[-1], step)
+                trial.report(costs[-1] + _untied(trial.number, step), step)
                 if not as_is and trial.should_prune():
                     study.tell(trial, state=state.PRUNED)
                     return None
@@ -203,6 +203,12 @@ class Study:
             sum(t.state == state.FAIL for t in done),
             reason,
         )
+
+
+def _untied(trial: int, step: int) -> float:
+    """Far less than what counts. SciPy's exact test without ties takes a millisecond, with ties, and trials that play
+    alike have them, seconds: it then tries all permutations."""
+    return 1e-9 * ((7919 * trial + 104729 * step) % 10007) / 10007
 
 
 def _tried(study: Any, state: Any) -> list[Any]:

@@ -23,7 +23,7 @@ from tt_history.sqlite import SqliteStore
 from tt_history.suggestion.past_runs import Verdict, judged, reached
 from tt_history.suggestion.replays import Replayed, Replaying
 from tt_history.suggestion.toml import content_of
-from tt_history.suggestion.wanted import DEFAULT, Asked, Wanted
+from tt_history.suggestion.wanted import Asked, Wanted
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -170,10 +170,10 @@ class _Suggesting:
         return rows.most_common(1)[0][0]
 
     def _evidence(self, kind: str, device: str, ends: float) -> _Evidence:
-        evidence, near = _Evidence(), self._near(kind)
+        evidence, near, against = _Evidence(), self._near(kind), self.wanted.against
         if self.wanted.by != "replay":
-            default = None if self.host is None else content_of(self.host.recipe(DEFAULT).describe())
-            evidence.runs = judged(reached(self.store, near), default, DEFAULT)
+            default = None if self.host is None else content_of(self.host.recipe(against).describe())
+            evidence.runs = judged(reached(self.store, near), default, against)
         if self.wanted.by == "runs":
             return evidence
         if (lacking := self.replaying.lacking) is not None:

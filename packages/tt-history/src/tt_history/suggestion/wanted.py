@@ -12,7 +12,7 @@ from tt_history.errors import HistoryError
 __all__ = ["DEFAULT", "Asked", "By", "Wanted"]
 
 DEFAULT = "tt"
-"""The recipe with which everything is compared."""
+"""The recipe that `tt tune` takes by itself."""
 
 By = Literal["runs", "replay", "both"]
 
@@ -26,6 +26,7 @@ class Asked(TypedDict, total=False):
     jobs: int
     seed: int
     recipes: Sequence[str]
+    against: str
     recordings: Sequence[str] | None
     kinds: Sequence[str]
     device: str | None
@@ -41,7 +42,8 @@ class Wanted:
         minutes: Of the replays, about.
         trials: Of options that a study of one kind of operator tries, those of earlier calls among them.
         jobs: Processes that play; 1 is this one.
-        recipes: Whose options are tried, beside the default's. (default: none)
+        recipes: Whose options are tried, beside those of `against`.
+        against: The recipe with which everything is compared, and which stays where nothing is better.
         recordings: Files or patterns; None are those of `recordings/`, as far as there are any.
         kinds: Of operators; empty is all of the model's.
         device: For which the suggestion is; None is this machine, or the one that the history knows best.
@@ -54,6 +56,7 @@ class Wanted:
     jobs: int = 1
     seed: int = 0
     recipes: Sequence[str] = ()
+    against: str = DEFAULT
     recordings: Sequence[str] | None = None
     kinds: Sequence[str] = ()
     device: str | None = None
