@@ -151,7 +151,7 @@ def _of_task(
         recipe = runs[run][1].get("recipe")
         if not len(own) or not isinstance(recipe, dict):
             continue
-        spent = np.cumsum([_spent(rows[i][3], contexts[int(context[i])][2]) for i in own])
+        spent = np.cumsum(_spent([rows[i][3] for i in own], [contexts[int(i)][2] for i in context[own]]))
         at = np.flatnonzero(seconds[own] <= WITHIN * best)
         to = (int(at[0]) + 1, float(spent[at[0]])) if len(at) else None
         text = json.dumps(content_of(recipe), sort_keys=True)
@@ -183,12 +183,21 @@ def _from_nothing(names: list[str], runs: Mapping[str, tuple[float, dict[str, An
     return list(found.values())
 
 
-def _spent(cost: object, names: str) -> float:
-    """Seconds that a record cost."""
+def _spent(costs: Sequence[object], names: Sequence[str]) -> np.ndarray:
+    """Seconds that each record cost, `(n,)`."""
+    if len(set(names)) == 1 and all(isinstance(c, bytes) for c in costs) and len({len(c) for c in costs}) == 1:  # type: ignore[arg-type]
+        known = np.frombuffer(b"".join(costs), dtype="<f8").reshape(len(costs), -1)  # type: ignore[arg-type]
+        each = known[:, list(_seconds(names[0]))].sum(axis=1)
+    else:
+        each = np.array([_one(c, n) for c, n in zip(costs, names, strict=True)])
+    return np.where(np.isfinite(each), each, 0.0)
+
+
+def _one(cost: object, names: str) -> float:
     if not isinstance(cost, bytes):
         return 0.0
     known = struct.unpack(f"<{len(cost) // 8}d", cost)
-    return sum(known[i] for i in _seconds(names) if math.isfinite(known[i]))
+    return sum(known[i] for i in _seconds(names) if i < len(known))
 
 
 @lru_cache(maxsize=256)
