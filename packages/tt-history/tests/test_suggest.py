@@ -50,9 +50,10 @@ def history(tmp_path):
     return path
 
 
-def asked(history, kind="helps", **options):
+def asked(history, kind="helps", **options: Any):
+    every: dict[str, Any] = {"by": "replay", "trials": 16, **options}
     with pieces(kind):
-        (found,) = suggest(history, "conv", host=HOST, by="replay", **{"trials": 16, **options})
+        (found,) = suggest(history, "conv", host=HOST, **every)
     return found
 
 
@@ -76,7 +77,7 @@ def test_a_better_option_is_found_and_judged_by_other_tasks(history):
 def test_it_can_say_no(history, kind):
     found = asked(history, kind, trials=10)
     assert not found.better and not found.recipe and found.ground is None
-    gain = found.evidence["replay"]["held_out"]
+    gain: Any = found.evidence["replay"]["held_out"]
     assert gain is None or gain["p"] >= 0.05 or gain["ratio"] > 1, "with the figures"
     if kind == "misleads":
         assert found.evidence["replay"]["chosen"] < 0.9 and gain["ratio"] > 1, "what chose it was misled"
@@ -258,9 +259,10 @@ def test_a_recipe_reads_back_equal(options):
 # -- mistakes ---------------------------------------------------------------------------------------------------------
 
 
-def refused(history, match, **options):
+def refused(history, match, **options: Any):
+    every: dict[str, Any] = {"by": "replay", "trials": 3, **options}
     with pieces("helps"), pytest.raises(HistoryError, match=match) as caught:
-        suggest(history, "conv", host=HOST, **{"by": "replay", "trials": 3, **options})
+        suggest(history, "conv", host=HOST, **every)
     assert "\n" not in str(caught.value)
 
 
