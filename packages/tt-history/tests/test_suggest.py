@@ -132,6 +132,12 @@ def test_what_is_tried_is_what_the_ranges_allow(history):
             assert set(searcher) <= {"piece", "steps", "heat", "way"}, "an option without a range keeps its default"
 
 
+def test_too_little_time_is_said(history):
+    found = asked(history, minutes=1e-6)
+    assert not found.better and not found.id and "too little time for one trial" in found.evidence["notes"][0]
+    assert "give more --minutes" in found.evidence["notes"][0]
+
+
 def test_without_recordings_the_answer_is_no_and_nothing_is_kept(history):
     found = asked(history, "unrecorded")
     assert not found.better and not found.id and "no recorded task" in found.evidence["notes"][0]

@@ -140,8 +140,10 @@ class Replaying:
             self.say(f"{about}: {len(choosing)} tasks choose, {len(judging)} others judge; {self.wanted.trials} trials")
             last = time.monotonic() + _CHOOSING * (ends - time.monotonic())
             limits = Limits(self.wanted.trials, lambda: self._over(last))
-            found = study.search(plays, limits, self.wanted.seed, self.say)
-            self._go_on()
+            try:
+                found = study.search(plays, limits, self.wanted.seed, self.say)
+            finally:
+                self._go_on()
             gain = None
             if found.unchanged != self.wanted.against:
                 gain = self._judged(plays, (found.content, bases[self.wanted.against]), judging, seeds)

@@ -23,12 +23,16 @@ from tt_history.suggestion.options import Option, options_of, tried
 from tt_history.suggestion.paired import needs
 from tt_history.suggestion.plays import GOAL, Pair, Plays
 
-__all__ = ["FORMAT", "Found", "Limits", "Study", "opened"]
+__all__ = ["FORMAT", "Found", "Limits", "Study", "TooShort", "opened"]
 
 FORMAT = 1
 """Of studies in a file: another one means other figures."""
 
 _MARK = "tt_suggest"
+
+
+class TooShort(HistoryError):
+    """The time was over before one trial was."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +194,7 @@ class Study:
         complete = [t for t in done if t.state == state.COMPLETE]
         if not any("as_is" in t.user_attrs for t in complete):
             plays = f"one trial of {len(self.pairs)} plays"
-            raise HistoryError(f"{self.about}: too little time for {plays}: give more --minutes")
+            raise TooShort(f"{self.about}: too little time for {plays}: give more --minutes")
         default = next(t for t in complete if t.user_attrs.get("as_is") == next(iter(self.bases)))
         best = min(complete, key=lambda t: (t.value, t.number))
         return Found(

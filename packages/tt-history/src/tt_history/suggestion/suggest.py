@@ -22,6 +22,7 @@ from tt_history.nearest import distance
 from tt_history.sqlite import SqliteStore
 from tt_history.suggestion.past_runs import Verdict, judged, reached
 from tt_history.suggestion.replays import Replayed, Replaying
+from tt_history.suggestion.study import TooShort
 from tt_history.suggestion.toml import content_of
 from tt_history.suggestion.wanted import Asked, Wanted
 
@@ -185,7 +186,11 @@ class _Suggesting:
         extra = {}
         if evidence.runs is not None and evidence.runs.recipe is not None:
             extra = {f"{evidence.runs.name} of past runs": evidence.runs.recipe}
-        evidence.replayed = self.replaying.replayed(f"{kind} on {device}", ground, playables, extra, ends)
+        try:
+            evidence.replayed = self.replaying.replayed(f"{kind} on {device}", ground, playables, extra, ends)
+        except TooShort as e:
+            evidence.notes.append(str(e))
+            return evidence
         if evidence.replayed is None:
             known = f"{len(playables)} recorded task" if playables else "no recorded task"
             evidence.notes.append(f"nothing was replayed: {known}; one task chooses, another one judges")
