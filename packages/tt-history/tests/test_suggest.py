@@ -80,6 +80,7 @@ def test_it_can_say_no(history, kind):
     gain: Any = found.evidence["replay"]["held_out"]
     assert gain is None or gain["p"] >= 0.05 or gain["ratio"] > 1, "with the figures"
     if kind == "misleads":
+        assert gain is not None
         assert found.evidence["replay"]["chosen"] < 0.9 and gain["ratio"] > 1, "what chose it was misled"
 
 
