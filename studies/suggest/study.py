@@ -5,8 +5,8 @@
 
 Leave-one-kind-out over the recorded operators: options of the default recipe are chosen on all operators of the other
 kinds (Optuna, as `tt suggest --by replay` chooses), and the winner, the default and `autotvm` are played on those of
-the kind, seed by seed. Every play is a file and the study of what was tried is one, so that the same command goes on. The
-figures, per kind: seconds and trials until 98 % of the best known speed is held, as ratios to the default, with the
+the kind, seed by seed. Every play is a file and the study of what was tried is one, so that the same command goes on.
+The figures, per kind: seconds and trials until 98 % of the best known speed is held, as ratios to the default, with the
 paired test and its 95 % interval. The final quality and the standard score are still to come.
 """
 
