@@ -70,6 +70,23 @@ def test_its_pieces_are_listed_with_their_distribution(python):
     assert mine == {(*piece, "1.0.0") for piece in wanted}
 
 
+def test_its_options_are_tuned_by_suggest(python, tmp_path):
+    listed = json.loads(python("-m", "tt_core", "plugins", "--json").stdout)["pieces"]
+    (climb,) = [p for p in listed if p["name"] == "hillclimb"]
+    assert climb["ranges"]["steps"] == {"type": "integer", "low": 1, "high": 8, "log": False}
+    task = "Task('k', 'depthwise', 'dwconv2d', 'llvm', (), 1e6)"
+    python("-c", f"from tt_history import SqliteStore as S; from tt_spec import Task; S('tt.db').remember([{task}])")
+    recipe = tmp_path / "hill.toml"
+    recipe.write_text('batch = 8\n[searcher]\npiece = "hillclimb"\n[surrogate]\npiece = "knn"\n')
+    recorded = str(RECORDINGS / "mobilenet-dw-*-template.json.gz")
+    command = ["-m", "tt_core", "suggest", "depthwise", "--by", "replay", "--trials", "4", "--against", "random"]
+    command += ["--recipe", str(recipe), "--recordings", recorded, "--device", "here", "--json"]
+    (found,) = json.loads(python(*command, "--out", str(tmp_path / "my.toml")).stdout)
+    told, written = found["evidence"]["replay"], (tmp_path / "my.toml").read_text()
+    assert told["recipe"]["searcher"]["piece"] == "hillclimb" and told["chosen"] < 1, told
+    assert found["better"] and 'piece = "hillclimb"' in written and 'piece = "knn"' in written, told["held_out"]
+
+
 def test_its_pieces_tune_an_operator_and_its_listener_writes_every_measurement(python, tmp_path):
     chosen = ["searcher=hillclimb", "searcher.steps=2", "surrogate=knn", "draft=none", "batch=8"]
     sets = [part for text in chosen for part in ("--set", text)]

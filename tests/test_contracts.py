@@ -18,6 +18,9 @@ from tt_spec.testing import (
     contract_for,
     tiny_task,
 )
+from workspace import ROOT
+
+RECORDING = ROOT / "recordings" / "mobilenet-1x1-96-template.json.gz"
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # tests of the plug-ins report what is broken
@@ -56,7 +59,11 @@ def pause(tmp_path):
 EXTRAS = {("surrogate", "tabnet"): "pytorch_tabnet"}
 """Modules of extras that an environment may lack."""
 
-FIXTURES = {("measurer", "local"): lambda tmp_path: {"task": tiny_task(), "library": pause(tmp_path)}}
+FIXTURES = {
+    ("measurer", "local"): lambda tmp_path: {"task": tiny_task(), "library": pause(tmp_path)},
+    ("replay", "recordings"): lambda tmp_path: {"recordings": [RECORDING], "host": Host()},
+    ("replay", "synthetic"): lambda tmp_path: {"recordings": [ROOT / "packages/tt-spec/tests/data/synthetic.txt"]},
+}
 
 
 class Synthesises(SamplerContract):

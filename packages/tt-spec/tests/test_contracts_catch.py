@@ -36,6 +36,7 @@ from tt_spec.pieces.random_searcher import RandomSearcher
 from tt_spec.pieces.same_space_transfer import SameSpaceTransfer
 from tt_spec.pieces.sequential_scheduler import SequentialScheduler
 from tt_spec.pieces.synthetic import SyntheticMeasurer
+from tt_spec.pieces.synthetic_replay import SyntheticReplay
 from tt_spec.pieces.top_sampler import TopSampler
 from tt_spec.pieces.trials_stopper import TrialsStopper
 from tt_spec.roles import CAPABILITIES, Progress, Work, capabilities
@@ -222,14 +223,17 @@ TRIVIAL = {
     "stopper": TrialsStopper,
     "store": MemoryStore,
     "format": JsonlFormat,
+    "replay": SyntheticReplay,
     "space": Builder,
 }
+NAMES = Path(__file__).parent / "data" / "synthetic.txt"
+FIXTURES = {"replay": {"recordings": [NAMES]}}
 LIBRARY = ("model.so", {"x": np.arange(3.0)})
 
 
 @pytest.mark.parametrize(("role", "test"), [(r, t) for r in CONTRACTS for t in cases(contract_for(r))])
 def test_the_trivial_piece_passes(role, test):
-    check(role, TRIVIAL[role], only=test)
+    check(role, TRIVIAL[role], only=test, **FIXTURES.get(role, {}))
 
 
 @pytest.mark.parametrize("test", cases(contract_for("measurer")))
@@ -807,6 +811,53 @@ class Blind(JsonlFormat):
         return super().read(path) if path.is_file() else iter(())
 
 
+class Deaf(SyntheticReplay):
+    def playables(self, paths):
+        return super().playables([p for p in paths if p.exists()])
+
+
+class Twice(SyntheticReplay):
+    def playables(self, paths):
+        return 2 * super().playables(paths)
+
+
+class Stuck(SyntheticReplay):
+    def __init__(self):
+        super().__init__()
+        self.lock = threading.Lock()
+
+
+class Percent(SyntheticReplay):
+    def play(self, host, playable, recipe, seed, *, trials, goal=1.0):
+        p = super().play(host, playable, recipe, seed, trials=trials, goal=goal)
+        return replace(p, quality=tuple(100 * q for q in p.quality))
+
+
+class Seedless(SyntheticReplay):
+    def play(self, host, playable, recipe, seed, *, trials, goal=1.0):
+        return super().play(host, playable, recipe, 0, trials=trials, goal=goal)
+
+
+class Dice(SyntheticReplay):
+    def play(self, host, playable, recipe, seed, *, trials, goal=1.0):
+        return super().play(host, playable, recipe, time.perf_counter_ns(), trials=trials, goal=goal)
+
+
+class EndsEarly(SyntheticReplay):
+    def play(self, host, playable, recipe, seed, *, trials, goal=1.0):
+        p = super().play(host, playable, recipe, seed, trials=trials, goal=goal)
+        return p if goal == 1.0 else replace(p, t=p.t[:1], quality=p.quality[:1])
+
+
+REPLAYS = {
+    "deaf": (Deaf, "a_file_that_is_not_there_is_named_in_one_line"),
+    "twice": (Twice, "playables_are_distinct_and_travel_to_other_processes"),
+    "stuck": (Stuck, "playables_are_distinct_and_travel_to_other_processes"),
+    "percent": (Percent, "a_play_is_a_curve"),
+    "seedless": (Seedless, "the_same_seed_draws_the_same_rows"),
+    "dice": (Dice, "the_same_seed_draws_the_same_rows"),
+    "ends early": (EndsEarly, "a_play_ends_at_its_goal"),
+}
 FORMATS = {
     "rounds": (Rounding, "reads_what_it_wrote"),
     "untyped": (Untyped, "reads_what_it_wrote"),
@@ -1108,6 +1159,7 @@ BROKEN = [
     ("scheduler", "wasteful", Wasteful),
     *[("stopper", n, lambda s=s: s) for n, s in STOPPERS.items()],
     *[("format", n, c) for n, (c, _) in FORMATS.items()],
+    *[("replay", n, c) for n, (c, _) in REPLAYS.items()],
     *[
         ("store", c.__name__, c)
         for c in (ValidOnly, LatestOnly, Newest, Minimum, AnyDevice, Listy, OneRun, BestOfFailures)
@@ -1213,6 +1265,7 @@ CAUGHT_BY = {
     ("stopper", "no time"): "the_time_left_runs_down",
     ("stopper", "timeless"): "the_time_left_runs_down",
     **{("format", n): caught for n, (_, caught) in FORMATS.items()},
+    **{("replay", n): caught for n, (_, caught) in REPLAYS.items()},
     ("store", "ValidOnly"): "gives_back_what_was_appended",
     ("store", "LatestOnly"): "is_append_only",
     ("store", "Newest"): "gives_back_what_was_appended",
@@ -1229,7 +1282,7 @@ CAUGHT_BY = {
 @pytest.mark.parametrize(("role", "name", "factory"), BROKEN, ids=[f"{r}-{n}" for r, n, _ in BROKEN])
 def test_a_broken_piece_is_caught(role, name, factory):
     with pytest.raises((Exception, pytest.fail.Exception)):
-        check(role, factory, only=f"test_{CAUGHT_BY[role, name]}")
+        check(role, factory, only=f"test_{CAUGHT_BY[role, name]}", **FIXTURES.get(role, {}))
 
 
 def test_a_searcher_that_never_ends_is_caught():

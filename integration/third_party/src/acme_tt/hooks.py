@@ -5,18 +5,32 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tt_spec import Entry, Measurement, TaskState, hookimpl
+from tt_spec import Entry, Integer, Measurement, TaskState, hookimpl
 
 
 @hookimpl
 def tt_searchers() -> list[Entry]:
-    return [Entry("hillclimb", "acme_tt.climb:HillClimb", "children of the fastest row", "Rechenberg 1973")]
+    return [
+        Entry(
+            "hillclimb",
+            "acme_tt.climb:HillClimb",
+            "children of the fastest row",
+            "Rechenberg 1973",
+            ranges={"steps": Integer(1, 8), "children": Integer(1, 32, log=True)},
+        )
+    ]
 
 
 @hookimpl
 def tt_surrogates() -> list[Entry]:
     return [
-        Entry("knn", "acme_tt.knn:NearestNeighbours", "mean of the nearest rows", "Cover and Hart 1967"),
+        Entry(
+            "knn",
+            "acme_tt.knn:NearestNeighbours",
+            "mean of the nearest rows",
+            "Cover and Hart 1967",
+            ranges={"neighbours": Integer(1, 20, log=True)},
+        ),
         Entry("linear", "acme_tt.linear:LinearModel", "ridge regression on statements", "Hoerl and Kennard 1970"),
     ]
 

@@ -1,4 +1,4 @@
-"""tt-bench's sub-commands."""
+"""tt-bench's sub-commands, and its replay."""
 
 from __future__ import annotations
 
@@ -20,6 +20,11 @@ def tt_commands() -> list[Entry]:
         Entry("dataset show", lambda: _of_datasets("show"), "Say what a data set holds and what can be learned of it"),
         Entry("train", _train, "Train a cost model beforehand, on measured rows of many operators"),
     ]
+
+
+@hookimpl
+def tt_replays() -> list[Entry]:
+    return [Entry("recordings", "tt_bench.playing:Player", "recordings of tt record, and models of other histories")]
 
 
 def _train() -> Any:

@@ -93,18 +93,18 @@ class Replay:
     def expect(self, task: Task, codes: np.ndarray) -> None:
         part = self._part(task)
         for row in np.ascontiguousarray(codes, dtype=np.int64):
-            self._builders(part).expect((task.key, token(row)), _build_s(part, row))
+            self._builders(part).expect((task.key, token(row)), self._build_s(part, row))
 
     def retime(self, task: Task, codes: np.ndarray) -> Generator[Trial]:
         """Another block of each row's series, as long as the pool's second look is; what failed is left out."""
         part = self._part(task)
         for row in np.ascontiguousarray(codes, dtype=np.int64):
-            at = part.index.get(token(row))
-            if at is None or part.measured[at].error is not None:
+            m = self._known(part, row)
+            if m is None or m.error is not None:
                 continue
             key = (task.key, token(row))
             self._again[key] = self._again.get(key, 0) + 1
-            found = self._time(part, row, part.measured[at], Bar(flops=task.flops), self._again[key], AGAIN)
+            found = self._time(part, row, m, Bar(flops=task.flops), self._again[key], AGAIN)
             yield dataclasses.replace(found, why="timed again")
 
     def realise(self, task: Task, codes: np.ndarray) -> Realised:
@@ -114,16 +114,15 @@ class Replay:
         self.asked += len(codes)
         why: list[str | None] = [None] * len(codes)
         for i, row in enumerate(codes):
-            at = part.index.get(token(row))
-            if at is None:
-                self.lacking += 1
-                if self.unrecorded == "nearest" and len(part.rows):
-                    at = self._nearest(part, row)
-                    codes[i] = part.rows[at]
-            if at is None:
+            self.lacking += token(row) not in part.index
+            m = self._known(part, row)
+            if m is None and self.unrecorded == "nearest" and len(part.rows):
+                at = self._nearest(part, row)
+                codes[i], m = part.rows[at], part.measured[at]
+            if m is None:
                 why[i] = "not recorded"
-            elif part.measured[at].error == "invalid":
-                why[i] = part.measured[at].why or "invalid when it was recorded"
+            elif m.error == "invalid":
+                why[i] = m.why or "invalid when it was recorded"
         return Realised(codes, tuple(why))
 
     def features(self, task: Task, codes: np.ndarray) -> tuple[Statements, np.ndarray]:
@@ -147,15 +146,24 @@ class Replay:
             raise BenchError(f"task {task.name} with space {task.space.key} is not in the recording: record it again")
         return part
 
+    def _known(self, part: Recorded, row: np.ndarray) -> Measurement | None:
+        """What is known of a row."""
+        at = part.index.get(token(row))
+        return None if at is None else part.measured[at]
+
+    def _build_s(self, part: Recorded, row: np.ndarray) -> float:
+        """Recorded seconds until the row is built; 0 for one of which nothing is known."""
+        m = self._known(part, row)
+        return 0.0 if m is None else sum(_built(m).values())
+
     def _build(
         self, part: Recorded, rows: np.ndarray
     ) -> tuple[list[tuple[float, np.ndarray, Measurement]], list[tuple[float, Trial]]]:
         """When each row is built, by the worker that is free first: the good ones, and those that fail at it."""
         built, failed = [], []
         for row in rows:
-            ready = self._builders(part).build((part.task.key, token(row)), _build_s(part, row))
-            at = part.index.get(token(row))
-            m = part.measured[at] if at is not None else None
+            ready = self._builders(part).build((part.task.key, token(row)), self._build_s(part, row))
+            m = self._known(part, row)
             if m is None or m.error in ("build", "build-timeout", "invalid"):
                 failed.append((ready, _failed(row, m)))
             else:
@@ -230,12 +238,6 @@ def _failed(row: np.ndarray, m: Measurement | None) -> Trial:
     if m is None:
         return Trial(_config(row), error="build", why="not recorded")
     return Trial(_config(row), error=m.error, why=m.why or "failed when it was recorded", cost=m.cost)
-
-
-def _build_s(part: Recorded, row: np.ndarray) -> float:
-    """Recorded seconds until the row is built; 0 for one that was never recorded."""
-    at = part.index.get(token(row))
-    return sum(_built(part.measured[at]).values()) if at is not None else 0.0
 
 
 def _config(row: np.ndarray) -> tuple[int, ...]:

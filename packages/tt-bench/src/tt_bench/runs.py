@@ -13,20 +13,23 @@ from typing import Any
 import numpy as np
 from tt_spec import (
     Bar,
+    Batch,
     Measurement,
     Plugins,
     Realised,
     RunInfo,
     Statements,
     Task,
+    TaskState,
     Trial,
     VirtualClock,
     WallClock,
     token,
 )
-from tt_spec.roles import Doubts, Expects, Host, Prestarts, Retimes, Traces, Work
+from tt_spec.roles import Doubts, Expects, Host, Listener, Prestarts, Retimes, Traces, Work
 
 from tt_bench.errors import BenchError
+from tt_bench.fitted import Fitted
 from tt_bench.lending import lender
 from tt_bench.oracle import OraclePieces, Ranks
 from tt_bench.recording import Recorded
@@ -79,6 +82,8 @@ def tune(
     unrecorded: Unrecorded = "refuse",
     live: bool = False,
     lent: Sequence[Recorded] = (),
+    goal: float | None = None,
+    fitted: bool = False,
 ) -> Run:
     """Run a recipe on recorded tasks until `trials` rows are measured or nothing is left.
 
@@ -86,6 +91,8 @@ def tune(
         thoughts: What thinking is charged; None charges what it takes now.
         live: Measure the same rows on this machine, by its clock, instead of replaying them.
         lent: Recordings of other tasks, from which a recipe with a transfer starts as from a history.
+        goal: End after the batch with which so much of the best recorded speed is held.
+        fitted: Let a model fitted to the rows answer for those that are not among them (`tt_bench.fitted`).
     """
     plugins = Plugins(extra=[("tt-bench-replay", OraclePieces(parts))])
     chosen = host.recipe(recipe, sets, plugins)
@@ -95,7 +102,8 @@ def tune(
         measurer = Live(host.measurer(evaluator=chosen.build("evaluator")), [*parts, *lent])
         measurer.start()
     else:
-        measurer = Replay([*lent, *parts], chosen.build("evaluator"), VirtualClock(), seed, unrecorded)
+        serve = Fitted if fitted else Replay
+        measurer = serve([*lent, *parts], chosen.build("evaluator"), VirtualClock(), seed, unrecorded)
         clock = measurer.clock
     thinking = Thinking(thoughts, clock if isinstance(clock, VirtualClock) else None)
     tasks = tuple(p.task for p in parts)
@@ -114,13 +122,43 @@ def tune(
             pipeline=functools.partial(ThinkingPipeline, thinking=thinking),
         )
         began = clock.now()
-        outcome = made.loop(measurer, store, clock, info=RunInfo("bench", tasks)).run()
+
+        def told(reason: str) -> Run:
+            measured = [m for m in store.query() if m.error != "invalid"]
+            return _told(measured, parts, began, measurer, thinking, reason)
+
+        arrival = Arrival(parts, goal, told)
+        info = RunInfo("bench", tasks)
+        outcome = made.loop(measurer, store, clock, info=info, listeners=[arrival], halt=arrival.halt).run()
     finally:
         measurer.close()
     if outcome.failure is not None:
         raise BenchError(f"recipe {recipe}: {outcome.reason}") from outcome.failure
-    measured = [m for m in store.query() if m.error != "invalid"]
-    return _told(measured, parts, began, measurer, thinking, outcome.reason)
+    return told(outcome.reason)
+
+
+class Arrival(Listener):
+    """Ends a run after the batch with which it holds a share of the best recorded speed.
+
+    Args:
+        goal: The share; None never ends it.
+        told: The run so far.
+    """
+
+    def __init__(self, parts: Sequence[Recorded], goal: float | None, told: Callable[[str], Run]) -> None:
+        self.goal, self.told = goal, told
+        self.best = float(sum(p.task.weight * p.best_s for p in parts))
+        self.reason: str | None = None
+
+    def tt_batch_measured(self, run: RunInfo, state: TaskState, batch: Batch, results: list[Measurement]) -> None:
+        if self.goal is None:
+            return
+        held = self.told("").true_s
+        if held and held[-1] is not None and self.best >= self.goal * held[-1] * (1 - 1e-12):
+            self.reason = "the goal is held"
+
+    def halt(self) -> str | None:
+        return self.reason
 
 
 def _known_ranks(recipe: Any) -> Callable[[Task], np.ndarray | None]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tt_spec import Plugins, Task, nearest
 from tt_spec.errors import OptionError
-from tt_spec.recipe import Recipe, read_toml, recipe_of, resolve
+from tt_spec.recipe import SUGGESTED, Recipe, read_toml, recipe_of, resolve
 from tt_spec.roles import Errand, Service
 from tt_spec.serial import JsonObject
 
@@ -38,7 +38,10 @@ def recipe_here(request: Request, service: Service | None, plugins: Plugins) -> 
     """The recipe, as far as it is used here. With a service that is what lowers and measures, as the service's own
     recipe or the user's file says it; `--set` overrides both, and everything else is as plain as can be."""
     if service is None:
-        return resolve(request.recipe, request.sets, plugins)
+        name = (
+            type(request).recipe if request.recipe == SUGGESTED else request.recipe
+        )  # what is suggested, the tasks tell
+        return resolve(name, request.sets, plugins)
     content = _pieces(service, request.recipe) if (path := _file(request)) is None else read_toml(path)
     mine = {k: v for k, v in content.items() if k in ("space", "evaluator", "batch")}
     sets = [text for text in request.sets if _role(text) in HERE]

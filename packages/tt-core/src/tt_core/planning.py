@@ -34,16 +34,17 @@ from tt_spec import (
 from tt_spec.assembly import Assembled, assemble, open_store
 from tt_spec.past import Past
 from tt_spec.pieces.memory_store import MemoryStore
-from tt_spec.recipe import resolve
 from tt_spec.roles import Scheduler, Stopper
 from tt_spec.serial import JsonObject
 from tt_spec.shares import latencies
 
 from tt_core.assembly import check_target, prepared
 from tt_core.compiler.target import compiler, device_fingerprint, threads_of, use_all_cores
+from tt_core.elsewhere import recipe_here
 from tt_core.request import Asked, Request
 from tt_core.requirements import require_tvm
 from tt_core.selection import share_of
+from tt_core.suggested import taken
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -159,7 +160,7 @@ def plan(model: object, *, plugins: Plugins | None = None, **asked: Unpack[Asked
     began = clock.now()
     require_tvm()
     request, plugins = Request.of(model, asked), plugins or Plugins()
-    recipe = resolve(request.recipe, request.sets, plugins)
+    recipe = recipe_here(request, None, plugins)
     stoppers = request.budget(plugins)
     use_all_cores()
     with ExitStack() as stack:
@@ -167,6 +168,7 @@ def plan(model: object, *, plugins: Plugins | None = None, **asked: Unpack[Asked
         store = open_store(recipe, _existing(request.history), stack, write=False)
         known = Past(store, device_fingerprint(target), compiler())
         ready = prepared(request, recipe, target, known.best_s)
+        recipe, _ = taken(request, recipe, store, ready.tasks, known.device)
         start_s = clock.now() - began + WORKERS_S
         past = {t.key: known.rows(t, space=False) for t in ready.lowered.tasks}
         whole = {t.key: known.best_s(t) for t in ready.lowered.tasks}

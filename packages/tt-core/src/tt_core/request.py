@@ -58,7 +58,7 @@ class Request:
     Args:
         model: A file, a name of the zoo, "op:…", or an object: whatever `tt_core.models.load` takes.
         target: "native", a target string, JSON, dict or TVM target.
-        recipe: Name or TOML file.
+        recipe: Name or TOML file; "suggested" is what the newest suggestion of the history says (`tt suggest`).
         sets: Overrides of the recipe: "searcher.population=256", "scheduler=round-robin".
         minutes: Of the whole run, from reading the model to writing the library; with neither this nor `trials`, 5.
         trials: Rows measured in this run, all tasks together.

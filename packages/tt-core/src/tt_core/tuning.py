@@ -21,7 +21,7 @@ from tt_spec.past import Past
 from tt_spec.pieces.null_surrogate import NullSurrogate
 from tt_spec.pieces.random_searcher import RandomSearcher
 from tt_spec.pieces.top_sampler import TopSampler
-from tt_spec.recipe import Recipe
+from tt_spec.recipe import SUGGESTED, Recipe
 from tt_spec.roles import Doubts, Listener, Remembers, Service, Store, Traces
 from tt_spec.serial import JsonObject
 
@@ -38,6 +38,7 @@ from tt_core.request import Asked, Request
 from tt_core.requirements import require_tvm
 from tt_core.result import LeftOut, Result, TaskResult
 from tt_core.stages import Ending, Stages, clock_text, past_endings, search_s
+from tt_core.suggested import taken
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -102,20 +103,27 @@ def _open(request: Request, plugins: Plugins, stages: Stages, stack: ExitStack) 
     request.budget(plugins)  # refused here, if at all
     use_all_cores()
     store = open_store(recipe, request.history, stack)
-    ships, native = request.out is not None, request.target == "native"
+    ships = request.out is not None
     # workers load TVM while this process does; what threads a target has that is not this CPU, TVM must say
-    measurer = start_measurer(recipe, workers(recipe, cores()), stack, ships) if native else None
-    start_models(recipe)
+    known, native = request.recipe != SUGGESTED, request.target == "native"
+    measurer = start_measurer(recipe, workers(recipe, cores()), stack, ships) if known and native else None
+    if known:
+        start_models(recipe)
     from tt_core.deploy import library
 
     if request.path is not None:
         given = (request.model, request.recipe, request.history)
         library.check_writable(request.path, apart=[p for p in given if isinstance(p, str | Path)])
     target = check_target(request.target)
-    measurer = measurer or start_measurer(recipe, workers(recipe, threads_of(target)), stack, ships)
+    if known and measurer is None:
+        measurer = start_measurer(recipe, workers(recipe, threads_of(target)), stack, ships)
     past = Past(store, device_fingerprint(target), compiler())
     with stages.stage("reading", f"reading {_named(request.model)}"):
         ready = prepared(request, recipe, target, past.best_s)
+    recipe, said = taken(request, recipe, store, ready.tasks, past.device)
+    if measurer is None:
+        start_models(recipe)
+        measurer = start_measurer(recipe, workers(recipe, threads_of(target)), stack, ships)
     untuned = _untuned(request, ready, plugins, stages, stack)
     with about_the_history(), stages.stage("opening"):
         about = _begin(store, recipe, ready, request, past.device)
@@ -137,9 +145,8 @@ def _open(request: Request, plugins: Plugins, stages: Stages, stack: ExitStack) 
             ends = past_endings(store, ready.model.name, past.device, past.last)
             ending = Ending.of(len(ready.lowered.tasks), untuned.seconds, ends)
         made = dataclasses.replace(made, stoppers=[*made.stoppers, *request.budget(plugins, stages.apart_s(ending))])
-    return _Run(
-        request, ready, store, measurer, stages, about, made, others, untuned, ending, plugins, past.remarks, service
-    )
+    said += past.remarks
+    return _Run(request, ready, store, measurer, stages, about, made, others, untuned, ending, plugins, said, service)
 
 
 def _named(model: object) -> str:
@@ -199,7 +206,7 @@ class _Run:
         about: What the store was told, with `run_id`.
         others: The model's tasks that are not tuned.
         ending: The expected end of the run.
-        remarks: On rows of the history that the run does not believe.
+        remarks: On the suggested recipe, and on rows of the history that the run does not believe.
         service: Searches elsewhere; None for the loop here.
     """
 

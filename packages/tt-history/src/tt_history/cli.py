@@ -11,6 +11,7 @@ import typer
 from tt_spec import UserError
 
 from tt_history.commands import COMMANDS
+from tt_history.suggest_command import suggest
 
 __all__ = ["app", "main", "run"]
 
@@ -24,6 +25,7 @@ app = typer.Typer(
 )
 for _name, _command in COMMANDS.items():
     app.command(_name)(_command)
+app.command("suggest")(suggest)
 
 
 def main() -> None:

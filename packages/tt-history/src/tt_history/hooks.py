@@ -52,8 +52,13 @@ def tt_commands() -> list[Entry]:
         Entry("history merge", lambda: _command("merge"), "Make one history of several"),
         Entry("history export", lambda: _command("export"), "Write a history in a format that others read"),
         Entry("history import", lambda: _command("import_"), "Bring records of a file into a history"),
+        Entry("suggest", _suggest, "Suggest a recipe for a model's operators, from past runs and replays"),
         Entry("history vacuum", lambda: _command("vacuum"), "Check the file and give free space back"),
     ]
+
+
+def _suggest() -> Any:
+    return import_module("tt_history.suggest_command").suggest
 
 
 def _command(name: str) -> Any:

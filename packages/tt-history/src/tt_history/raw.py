@@ -11,7 +11,7 @@ from tt_spec.serial import to_json
 from tt_spec.space import Space
 from tt_spec.types import Measurement, Noise
 
-__all__ = ["Explain", "Raw", "explain", "explain_json", "raw_of", "same", "spent_and_noise"]
+__all__ = ["NOISE", "Explain", "Raw", "explain", "explain_json", "raw_of", "same", "spent_and_noise"]
 
 Explain = Callable[[Sequence[int]], "dict[str, Any] | None"]
 """A row's knobs as its space decodes them, None if it is not a row of that space."""
@@ -62,7 +62,7 @@ def raw_of(m: Measurement, explained: Explain | None, versions: Callable[[dict[s
         m.origin,
         m.run_id,
         versions(m.versions),
-        m.cost if m.noise is None else {**m.cost, **{_NOISE + k: float(v) for k, v in vars(m.noise).items()}},
+        m.cost if m.noise is None else {**m.cost, **{NOISE + k: float(v) for k, v in vars(m.noise).items()}},
         m.error,
         m.latency_s if m.error is None else None,
         int(m.runs),
@@ -74,16 +74,16 @@ def raw_of(m: Measurement, explained: Explain | None, versions: Callable[[dict[s
     )
 
 
-_NOISE = "noise."
+NOISE = "noise."
 
 
 def spent_and_noise(cost: dict[str, Any]) -> tuple[dict[str, Any], Noise | None]:
     """A record's `cost` taken apart into the measurement's `cost` and `noise`."""
-    seen = {k.removeprefix(_NOISE): v for k, v in cost.items() if k.startswith(_NOISE)}
+    seen = {k.removeprefix(NOISE): v for k, v in cost.items() if k.startswith(NOISE)}
     if not seen:
         return cost, None
     noise = Noise(int(seen["windows"]), int(seen["discarded"]), seen["slowdown"], seen["vain_s"])
-    return {k: v for k, v in cost.items() if not k.startswith(_NOISE)}, noise
+    return {k: v for k, v in cost.items() if not k.startswith(NOISE)}, noise
 
 
 def explain(space: Space) -> Explain:

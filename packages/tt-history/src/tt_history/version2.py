@@ -20,7 +20,7 @@ from tt_spec.types import IMPORT, Measurement, Task
 
 from tt_history.raw import Explain, Raw, explain, explain_json, raw_of, same, spent_and_noise
 
-__all__ = ["INDEXES", "OURS", "RECORDS", "SCHEMA", "VIEWS", "Version2"]
+__all__ = ["BEST_OF_PLACE", "INDEXES", "OURS", "RECORDS", "SCHEMA", "VIEWS", "Version2"]
 
 _UPGRADE = "schema version 2 needs a newer tt-history: pip install --upgrade tt-history"
 
@@ -147,7 +147,7 @@ FROM records AS r JOIN places AS p ON p.id = r.place JOIN contexts AS c ON c.id 
 LEFT JOIN remarks AS m ON m.id = r.remark
 """
 
-_BEST_OF_PLACE = """
+BEST_OF_PLACE = """
 SELECT r.id, r.median_s FROM records AS r WHERE r.place = ? AND r.median_s IS NOT NULL AND NOT EXISTS (
     SELECT 1 FROM records AS later WHERE later.place = r.place AND later.config = r.config AND later.id > r.id)
 ORDER BY r.median_s, r.id LIMIT 1
@@ -426,7 +426,7 @@ class Version2:
         """The valid row of lowest median whose latest verdict it is."""
         found = []
         for place in self.places(db, task_key=task_key, device=device) or []:
-            row = db.execute(_BEST_OF_PLACE, (place,)).fetchone()
+            row = db.execute(BEST_OF_PLACE, (place,)).fetchone()
             if row is not None:
                 found.append((row[1], row[0]))
         return self.read(db, [min(found)[1]])[0] if found else None
@@ -441,7 +441,7 @@ class Version2:
         found: dict[tuple[str, str], dict[str, Any]] = {}
         first: dict[tuple[str, str], int] = {}
         for i, task_key, device, space_key, name, op, trials, failed, invalid, last, first_id, _ in rows:
-            best = db.execute(_BEST_OF_PLACE, (i,)).fetchone()
+            best = db.execute(BEST_OF_PLACE, (i,)).fetchone()
             both = (task_key, device)
             s = found.setdefault(
                 both,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tt_spec.hooks import Entry, hookimpl
+from tt_spec.ranges import Float, Integer
 
 
 @hookimpl
@@ -30,6 +31,15 @@ def tt_stoppers() -> list[Entry]:
             "tt_schedule.adaptive_stop:AdaptiveStop",
             "a maximum of trials that follows what each block brings",
             "adaptive workflow, Chen 2024",
+            ranges={
+                "im": Integer(32, 800, log=True),
+                "ir": Float(0.25, 8.0, log=True),
+                "dr": Float(0.1, 4.0, log=True),
+                "fr": Float(0.0, 0.5),
+                "ub": Float(8.0, 256.0, log=True),
+                "lb": Float(-128.0, -4.0),
+                "plan_size": Integer(8, 128, log=True),
+            },
         ),
         Entry("patience", "tt_schedule.patience:Patience", "ends a task that no longer gains 1 %"),
         Entry("minutes", "tt_schedule.minutes:Minutes", "a budget of time"),

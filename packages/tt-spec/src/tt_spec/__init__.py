@@ -10,6 +10,7 @@ from tt_spec.loop import Loop, Outcome, rows_left
 from tt_spec.operators import OPERATOR_FEATURES, operator_features
 from tt_spec.pipeline import Pipeline
 from tt_spec.plugins import Plugins, nearest
+from tt_spec.ranges import Choice, Float, Integer, Range
 from tt_spec.rng import draw, rng_for
 from tt_spec.roles import Listener, Realised, RunInfo, RunState
 from tt_spec.serial import from_json, to_json
@@ -45,14 +46,17 @@ __all__ = [
     "OPERATOR_FEATURES",
     "Bar",
     "Batch",
+    "Choice",
     "Clock",
     "Content",
     "Context",
     "Entry",
+    "Float",
     "Foreign",
     "FormatError",
     "Group",
     "Guidance",
+    "Integer",
     "Item",
     "Knob",
     "LeftOut",
@@ -69,6 +73,7 @@ __all__ = [
     "Plugins",
     "Prediction",
     "Proposal",
+    "Range",
     "Realised",
     "Reference",
     "RunInfo",

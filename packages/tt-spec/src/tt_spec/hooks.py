@@ -9,11 +9,13 @@ Registration hooks take no argument and return a list of `Entry`; a piece is cho
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pluggy
+
+from tt_spec.ranges import Range
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,6 +43,8 @@ class Entry:
         summary: One phrase.
         source: Paper or project it follows, with year.
         requires: What to `pip install` when `build` fails to import, e.g. "tt-surrogate[xgboost]".
+        ranges: What may be tried for an option, by its name, e.g. {"steps": Integer(1, 10)}: `tt suggest` looks there
+            for better values. An option without a range keeps its default.
     """
 
     name: str
@@ -48,6 +52,7 @@ class Entry:
     summary: str = ""
     source: str = ""
     requires: str = ""
+    ranges: Mapping[str, Range] = field(default_factory=dict, hash=False)
 
 
 class Specs:
@@ -101,6 +106,11 @@ class Specs:
     @hookspec
     def tt_formats(self) -> list[Entry]:
         """Formats in which histories are exchanged."""
+        return []
+
+    @hookspec
+    def tt_replays(self) -> list[Entry]:
+        """Pieces that play recipes over what was measured before."""
         return []
 
     @hookspec

@@ -20,7 +20,10 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["Recipe", "read_toml", "recipe_of", "resolve"]
+__all__ = ["SUGGESTED", "Recipe", "read_toml", "recipe_of", "resolve"]
+
+SUGGESTED = "suggested"
+"""Stands for what a history suggests; see `tt_spec.suggestions`."""
 
 _PIECES = {
     "surrogate": "null",
@@ -93,6 +96,8 @@ def resolve(
         content = plugins.build("recipe", name)
     elif os.path.isfile(name):  # unlike pathlib's, it takes any text
         content = read_toml(Path(name))
+    elif name == SUGGESTED:
+        raise OptionError(f"recipe {name!r} is looked up in a history by tt tune: name another recipe here")
     else:
         raise OptionError(f"no recipe and no file is called {name!r}{nearest(name, plugins.names('recipe'))}")
     return recipe_of(Path(name).stem, content, sets, plugins, elsewhere)

@@ -126,7 +126,7 @@ def tune(
     precision: PrecisionOption = Request.precision,
     denormals: DenormalsOption = None,
     target: TargetOption = Request.target,
-    recipe: Annotated[str, typer.Option(help="Name (tt recipes) or TOML file")] = Request.recipe,
+    recipe: Annotated[str, typer.Option(help="Name (tt recipes), TOML file, or suggested")] = Request.recipe,
     trials: Annotated[int | None, typer.Option(help="Programs to measure in this run")] = None,
     minutes: MinutesOption = None,
     tasks: TasksOption = None,
@@ -331,6 +331,7 @@ def list_plugins(as_json: JsonOption = False) -> None:
             "version": p.version,
             "summary": p.entry.summary,
             "source": p.entry.source,
+            "ranges": {option: r.as_dict() for option, r in p.entry.ranges.items()},
         }
         for role, pieces in plugins.pieces.items()
         for p in pieces.values()

@@ -73,3 +73,8 @@ def tt_recipes() -> list[Entry]:
             Entry(path.stem, functools.partial(read_toml, path), recipe.get("summary", ""), recipe.get("source", ""))
         )
     return found
+
+
+@hookimpl
+def tt_replays() -> list[Entry]:
+    return [Entry("synthetic", f"{_P}.synthetic_replay:SyntheticReplay", "random search on formulas")]

@@ -19,6 +19,7 @@ from tt_spec.testing.format import FormatContract
 from tt_spec.testing.host import HostContract
 from tt_spec.testing.measurer import MeasurerContract
 from tt_spec.testing.model_format import ModelFormatContract
+from tt_spec.testing.replay import ReplayContract
 from tt_spec.testing.sampler import SamplerContract
 from tt_spec.testing.scheduler import SchedulerContract
 from tt_spec.testing.searcher import SearcherContract
@@ -35,6 +36,7 @@ __all__ = [
     "HostContract",
     "MeasurerContract",
     "ModelFormatContract",
+    "ReplayContract",
     "SamplerContract",
     "SchedulerContract",
     "SearcherContract",

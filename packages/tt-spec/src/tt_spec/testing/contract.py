@@ -24,6 +24,7 @@ CONTRACTS = (
     "stopper",
     "store",
     "format",
+    "replay",
     "space",
 )
 """Roles that have a contract."""
@@ -55,7 +56,15 @@ def check(
     for name in [only] if only else cases(contract):
         test = getattr(contract(), name)
         piece = factory()
-        given = {"task": synthetic_task(), "library": None, "operator": (None, None), **fixtures, "piece": piece}
+        given = {
+            "task": synthetic_task(),
+            "library": None,
+            "operator": (None, None),
+            "recordings": (),
+            "host": None,
+            **fixtures,
+            "piece": piece,
+        }
         try:
             test(**{p: given[p] for p in inspect.signature(test).parameters})
         finally:
