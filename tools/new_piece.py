@@ -134,6 +134,43 @@ def {function}() -> dict[str, Any]:
     """The content of a recipe's TOML file; roles that are left out have their default."""
     return {{"summary": "{summary}", "batch": 32, "searcher": {{"piece": "random"}}}}
 ''',
+    "service": '''
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tt_spec import Loop, Outcome, Pipeline, WallClock
+from tt_spec.pieces.sequential_scheduler import SequentialScheduler
+from tt_spec.pieces.trials_stopper import TrialsStopper
+from tt_spec.roles import Errand, Measurer, Store
+
+__all__ = ["{function}"]
+
+
+def {function}(url: str = "", **options: Any) -> Service:
+    """Built with the options of `tt tune --server`: see `tt_spec.roles.Service`."""
+    return Service(url)
+
+
+class Service:
+    """Searches in this very process."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def recipes(self) -> list[dict[str, Any]]:
+        """None but what the caller sends."""
+        return []
+
+    def run(
+        self, errand: Errand, pipelines: Sequence[Pipeline], measurer: Measurer, store: Store, **more: Any
+    ) -> Outcome:
+        """One task after the other; `more` is what `tt_spec.Loop` takes: `info`, `listeners`, `halt`."""
+        more.pop("say", None)
+        budget = [TrialsStopper(errand.trials or 64)]
+        return Loop(pipelines, measurer, store, SequentialScheduler(), budget, WallClock(), **more).run()
+''',
     "command": '''
 from __future__ import annotations
 
@@ -199,6 +236,7 @@ CHECKS = {
     "model": "assert piece",
     "rewrite": "assert all(callable(f) for f in piece.values())",
     "recipe": 'assert all(entry["piece"] for entry in piece.values() if isinstance(entry, dict))',
+    "service": "assert piece.recipes() == []",
     "command": "assert callable(piece)",
 }
 

@@ -54,7 +54,7 @@ def test_an_output_that_is_a_folder_or_cannot_be_linked_is_refused(tmp_path, mon
     (tmp_path / "m.so").mkdir()
     with pytest.raises(FileError, match=r"is a folder: give a file name, e\.g\. .*model\.so"):
         library.check_writable(tmp_path / "m.so")
-    monkeypatch.setattr(library.cc, "get_cc", lambda: None)
+    monkeypatch.setattr("tvm.support.cc.get_cc", lambda: None)
     with pytest.raises(
         InstallationError, match=r"none of g\+\+, clang\+\+, c\+\+ is on PATH; install g\+\+, or omit --out"
     ):
