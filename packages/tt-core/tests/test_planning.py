@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
+from types import SimpleNamespace
 
 import pytest
 from tt_core.planning import PAUSE_S, paces, plan, simulate
 from tt_core.request import Asked, Request
 from tt_core.tuning import tune
-from tt_spec import Loop, Measurement, Pipeline, RunInfo, Slot, TaskState, VirtualClock
+from tt_spec import Loop, Measurement, Pipeline, Plugins, RunInfo, Slot, TaskState, VirtualClock
 from tt_spec.light import LightScheduler
 from tt_spec.pieces.memory_store import MemoryStore
 from tt_spec.pieces.null_surrogate import NullSurrogate
@@ -121,5 +122,5 @@ def test_a_scheduler_of_a_plugins_run_may_know_the_peak_of_its_target(monkeypatc
     monkeypatch.setattr("tt_spec.assembly.assemble", lambda *_, **options: asked.append(options.get("peak")))
     host = Host()
     for target in (None, "llvm"):
-        host.assemble(host.recipe("random"), [], None, trials=4, target=target)
+        host.assemble(SimpleNamespace(plugins=Plugins()), [], None, trials=4, target=target)
     assert asked[0] is None and asked[1]() == 7e9

@@ -180,7 +180,7 @@ def test_they_are_commands_of_tt_too():
 
     plugins = Plugins([("tt-history", hooks)], installed=False)
     names = ["compact", "export", "import", "merge", "nearest", "prune", "stats", "tasks", "vacuum"]
-    assert plugins.names("command") == [f"history {n}" for n in names]
+    assert plugins.names("command") == [*(f"history {n}" for n in names), "suggest"]
     assert [plugins.build("command", f"history {n}") for n in names] == [commands.COMMANDS[n] for n in names]
 
 
