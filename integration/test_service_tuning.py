@@ -106,7 +106,7 @@ def test_another_user_of_the_device_begins_with_what_the_server_knows(place):
 
 @pytest.mark.slow
 def test_ctrl_c_writes_the_best_so_far_and_pauses_the_job_and_attach_goes_on(place):
-    options = ["--trials", "40", "--set", "batch=8", "--out", "c.so", "--history", "c.db"]
+    options = ["--trials", "24", "--set", "batch=8", "--out", "c.so", "--history", "c.db"]
     process = place.start("tune", "op:matmul:48,48,48", "--recipe", "random", "--server", place.url, *options)
     job = None
     for _ in range(1200):
@@ -120,9 +120,9 @@ def test_ctrl_c_writes_the_best_so_far_and_pauses_the_job_and_attach_goes_on(pla
     out, err = process.communicate(timeout=200)
     assert process.returncode == 130 and (place.folder / "c.so").exists(), out + err
     shown = place.http.get(f"/v1/jobs/{job.id}", wire.JobOut)
-    assert shown.state == "paused" and shown.trials < 40
+    assert shown.state == "paused" and shown.trials < 24
     out, _ = place.run("jobs", "attach", job.id[:8], "--server", place.url, "--history", "c.db")
-    assert "done: 40 trials are spent" in out or "trials are spent" in out
+    assert "trials are spent" in out
     assert place.http.get(f"/v1/jobs/{job.id}", wire.JobOut).state == "done"
 
 
