@@ -1,5 +1,6 @@
 """Ask and tell."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -436,6 +437,8 @@ def test_a_lucky_leader_loses_its_place():
     p.correct(replace(results[0], seconds=(1.3,)))
     assert p.best_s == 1.04 and p.incumbents() == [(1, 1.3), (2, 1.04)]
     assert [s for _, s in p.top(2)] == [1.04, 1.3]
+    p.correct(replace(results[0], seconds=(1.1,)))  # the mean of the later ones, without the first
+    assert p.top(2)[1][1] == pytest.approx(math.sqrt(1.3 * 1.1))
     with pytest.raises(ValueError, match="no valid result that could be corrected"):
         p.correct(replace(results[0], config=(0, 0, 0, 0), seconds=(1.3,)))
 

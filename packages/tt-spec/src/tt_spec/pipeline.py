@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
@@ -126,6 +127,7 @@ class Pipeline:
         self._batches = self._asked = 0
         self._fitted_at = -1
         self._looks: Counter[bytes] = Counter()
+        self._later: dict[bytes, list[float]] = {}
         self._why: dict[bytes, str] = {}
         self._refused: set[bytes] = set()
         self._features: OrderedDict[bytes, Statements | None] = OrderedDict()
@@ -210,11 +212,14 @@ class Pipeline:
         return np.stack(list(rows.values())) if rows else np.empty((0, len(self.space.knobs)), dtype=np.int64)
 
     def correct(self, m: Measurement) -> None:
-        """Take a later timing of a row that is known: it counts from now on."""
+        """Take a later timing of a row that is known. The geometric mean of the later ones counts from now on: the
+        first one is why the row was chosen to be timed again, so it was lucky."""
         name = token(m.config)
         if (i := self._told.at.get(name)) is None or m.error is not None:
             raise ValueError(f"row {list(m.config)} has no valid result that could be corrected")
-        self._told.change(i, m.latency_s, self._told.errors[i], m.seconds)
+        later = self._later.setdefault(name, [])
+        later.append(m.latency_s)
+        self._told.change(i, statistics.geometric_mean(later), self._told.errors[i], m.seconds)
 
     # -- ask and tell -------------------------------------------------------------------------------------------
 

@@ -130,9 +130,7 @@ class Runner:
             return (time.perf_counter() - start) / n
 
         tell = self.probe()
-        windows = (
-            None if tell is None else Windows(once, tell, state_s or state(tell), sensitivity=0.0, most_s=seconds / 2)
-        )
+        windows = None if tell is None else Windows(once, tell, state_s or state(tell), most_s=seconds / 2)
         found: list[float] = []
         end = time.perf_counter() + seconds
         while len(found) < least or time.perf_counter() < end:
