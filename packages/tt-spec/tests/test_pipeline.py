@@ -1,6 +1,5 @@
 """Ask and tell."""
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -437,10 +436,18 @@ def test_a_lucky_leader_loses_its_place():
     p.correct(replace(results[0], seconds=(1.3,)))
     assert p.best_s == 1.04 and p.incumbents() == [(1, 1.3), (2, 1.04)]
     assert [s for _, s in p.top(2)] == [1.04, 1.3]
-    p.correct(replace(results[0], seconds=(1.1,)))  # the mean of the later ones, without the first
-    assert p.top(2)[1][1] == pytest.approx(math.sqrt(1.3 * 1.1))
     with pytest.raises(ValueError, match="no valid result that could be corrected"):
         p.correct(replace(results[0], config=(0, 0, 0, 0), seconds=(1.3,)))
+
+
+def test_later_timings_of_a_row_are_one_without_the_first():
+    p = pipeline(wide_task())
+    first, other = told(p, [1.0, 1.04])
+    again = p.joined(Trial(first.config, (1.3, 1.2, 1.4), 9))
+    assert again.seconds == (1.3, 1.2, 1.4) and again.runs == 9
+    third = p.joined(Trial(first.config, (1.1, 1.0, 1.5), 9))
+    assert third.seconds == (1.3, 1.2, 1.4, 1.1, 1.0, 1.5) and third.latency_s == pytest.approx(1.25)
+    assert p.joined(Trial(other.config, (1.0,), 1)).seconds == (1.0,)
 
 
 def test_rows_that_met_no_state_that_counts_get_a_second_look_where_they_may_be_good():

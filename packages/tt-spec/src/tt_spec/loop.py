@@ -72,6 +72,8 @@ class Doubts(Protocol):
 
     def doubtful(self, results: Sequence[Measurement]) -> np.ndarray: ...
 
+    def joined(self, trial: Trial) -> Trial: ...
+
     def correct(self, m: Measurement) -> None: ...
 
 
@@ -369,7 +371,7 @@ class Loop:
         found = []
         with blame("measurer", self.measurer):
             for trial in self.measurer.retime(pipeline.task, rows):
-                m = pipeline.measured(trial, origin="again", at=self.clock.now(), **self.stamp)
+                m = pipeline.measured(pipeline.joined(trial), origin="again", at=self.clock.now(), **self.stamp)
                 with blame("store", self.store):
                     self.store.append([m])
                 pipeline.correct(m)

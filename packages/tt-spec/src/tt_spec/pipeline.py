@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-import statistics
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
@@ -84,8 +84,8 @@ class Pipeline:
     """Of `doubtful`: rows timed in another state of the machine, and how far behind the leader they may lie."""
 
     AGAIN, AGAIN_S, RESTLESS = 6, 1.2, 0.25
-    """Of `doubtful`: rows of a batch that are timed a second time, how far behind the leader they may lie, and the share
-    of the batch's timings that must have met another state of the machine."""
+    """Of `doubtful`: rows of a batch that are timed a second time, how far behind the leader they may lie, and the
+    share of the batch's timings that must have met another state of the machine."""
 
     OPENING = {"knobs": 1024, "statements": 256}
     """Random rows among which a model that learned beforehand chooses a task's first ones, by what it reads."""
@@ -131,7 +131,7 @@ class Pipeline:
         self._batches = self._asked = 0
         self._fitted_at = -1
         self._looks: Counter[bytes] = Counter()
-        self._later: dict[bytes, list[float]] = {}
+        self._later: dict[bytes, tuple[float, ...]] = {}
         self._why: dict[bytes, str] = {}
         self._refused: set[bytes] = set()
         self._features: OrderedDict[bytes, Statements | None] = OrderedDict()
@@ -222,15 +222,19 @@ class Pipeline:
         self._looks.update(list(rows))
         return np.stack(list(rows.values())) if rows else np.empty((0, len(self.space.knobs)), dtype=np.int64)
 
+    def joined(self, trial: Trial) -> Trial:
+        """A later timing with those before it, but for the first: that one is why the row was chosen to be timed again,
+        so it was lucky."""
+        name = token(trial.config)
+        self._later[name] = (*self._later.get(name, ()), *trial.seconds)
+        return dataclasses.replace(trial, seconds=self._later[name])
+
     def correct(self, m: Measurement) -> None:
-        """Take a later timing of a row that is known. The geometric mean of the later ones counts from now on: the
-        first one is why the row was chosen to be timed again, so it was lucky."""
+        """Take a later timing of a row that is known: it counts from now on."""
         name = token(m.config)
         if (i := self._told.at.get(name)) is None or m.error is not None:
             raise ValueError(f"row {list(m.config)} has no valid result that could be corrected")
-        later = self._later.setdefault(name, [])
-        later.append(m.latency_s)
-        self._told.change(i, statistics.geometric_mean(later), self._told.errors[i], m.seconds)
+        self._told.change(i, m.latency_s, self._told.errors[i], m.seconds)
 
     # -- ask and tell -------------------------------------------------------------------------------------------
 
