@@ -21,6 +21,7 @@ from tt_spec.windows import Windows, state
 
 from tt_core.compiler.arrays import INTEGERS_BELOW, is_float, nudged, random_array
 from tt_core.compiler.peak import probe
+from tt_core.compiler.seat import aside, taken
 from tt_core.errors import ModelError, summary
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 __all__ = ["Runner", "Timed", "digest", "read_sidecar", "sidecar_path"]
 
 MOST_THREADS = 4096
+
+LOOKS = 8
+"""Calls after each of which it is looked for TVM's pool: a model may not use it every time."""
 
 
 def sidecar_path(path: str | Path) -> Path:
@@ -69,6 +73,8 @@ class Runner:
         except Exception as e:
             raise ModelError(f"TVM cannot load {path}: {summary(e)}") from e
         self._tensor = lambda a: tvm.runtime.tensor(a, self._device)
+        self._taken: set[int] = set()
+        self._looks = 0
 
     def random_inputs(self, seed: int = 0) -> dict[str, np.ndarray]:
         """Random inputs of the recorded shapes, dtypes and ranges."""
@@ -130,11 +136,13 @@ class Runner:
             return (time.perf_counter() - start) / n
 
         tell = self.probe()
-        windows = None if tell is None else Windows(once, tell, state_s or state(tell), most_s=seconds / 2)
+        self._look()
         found: list[float] = []
-        end = time.perf_counter() + seconds
-        while len(found) < least or time.perf_counter() < end:
-            found.append((windows or once)(1))
+        with aside(self._taken):
+            windows = None if tell is None else Windows(once, tell, state_s or state(tell), most_s=seconds / 2)
+            end = time.perf_counter() + seconds
+            while len(found) < least or time.perf_counter() < end:
+                found.append((windows or once)(1))
         return Timed(found, None if windows is None else windows.noise())
 
     def probe(self) -> Callable[[], float] | None:
@@ -148,9 +156,18 @@ class Runner:
 
     def _called(self, arguments: list[tvm.runtime.Tensor]) -> tvm.runtime.Object:
         try:
-            return self._vm["main"](*arguments)
+            with aside(self._taken):
+                return self._vm["main"](*arguments)
         except Exception as e:  # TVM raises several types
             raise ModelError(f"{self.path} does not run on the inputs of its sidecar: {summary(e)}") from e
+        finally:
+            self._look()
+
+    def _look(self) -> None:
+        """Find the processors of TVM's pool, which the first program that runs on several starts."""
+        if not self._taken and self._looks < LOOKS:
+            self._looks += 1
+            self._taken = taken()
 
     def _arguments(self, inputs: dict[str, np.ndarray]) -> list[tvm.runtime.Tensor]:
         return [self._tensor(inputs[i["name"]]) for i in self.sidecar["inputs"]]
