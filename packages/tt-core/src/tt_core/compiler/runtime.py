@@ -31,9 +31,6 @@ __all__ = ["Runner", "Timed", "digest", "read_sidecar", "sidecar_path"]
 
 MOST_THREADS = 4096
 
-LOOKS = 8
-"""Calls after each of which it is looked for TVM's pool: a model may not use it every time."""
-
 
 def sidecar_path(path: str | Path) -> Path:
     """`model.so` -> `model.so.json`."""
@@ -73,8 +70,6 @@ class Runner:
         except Exception as e:
             raise ModelError(f"TVM cannot load {path}: {summary(e)}") from e
         self._tensor = lambda a: tvm.runtime.tensor(a, self._device)
-        self._taken: set[int] = set()
-        self._looks = 0
 
     def random_inputs(self, seed: int = 0) -> dict[str, np.ndarray]:
         """Random inputs of the recorded shapes, dtypes and ranges."""
@@ -136,9 +131,8 @@ class Runner:
             return (time.perf_counter() - start) / n
 
         tell = self.probe()
-        self._look()
         found: list[float] = []
-        with aside(self._taken):
+        with aside(taken()):
             windows = None if tell is None else Windows(once, tell, state_s or state(tell), most_s=seconds / 2)
             end = time.perf_counter() + seconds
             while len(found) < least or time.perf_counter() < end:
@@ -156,18 +150,9 @@ class Runner:
 
     def _called(self, arguments: list[tvm.runtime.Tensor]) -> tvm.runtime.Object:
         try:
-            with aside(self._taken):
-                return self._vm["main"](*arguments)
+            return self._vm["main"](*arguments)
         except Exception as e:  # TVM raises several types
             raise ModelError(f"{self.path} does not run on the inputs of its sidecar: {summary(e)}") from e
-        finally:
-            self._look()
-
-    def _look(self) -> None:
-        """Find the processors of TVM's pool, which the first program that runs on several starts."""
-        if not self._taken and self._looks < LOOKS:
-            self._looks += 1
-            self._taken = taken()
 
     def _arguments(self, inputs: dict[str, np.ndarray]) -> list[tvm.runtime.Tensor]:
         return [self._tensor(inputs[i["name"]]) for i in self.sidecar["inputs"]]
