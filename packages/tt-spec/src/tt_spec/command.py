@@ -30,9 +30,9 @@ class Framework:
             typer's own copy has no public name: `typer.BadParameter.__mro__[2]`.
     """
 
-    exit: type[Any]
+    exit: type[BaseException]
     abort: type[BaseException]
-    usage: type[Any]
+    usage: type[Exception]
 
 
 def mistake(e: Exception) -> tuple[str, Sequence[str], int]:
@@ -53,14 +53,16 @@ def exit_code(name: str, act: Callable[[], object], framework: Framework, explai
         code = act()
         return code if isinstance(code, int) else 0
     except framework.exit as e:
-        return e.exit_code
+        left: Any = e
+        return left.exit_code
     except (framework.abort, KeyboardInterrupt):
         return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except framework.usage as e:
-        wrong = OptionError(f"{e.format_message()} (see {name} --help)")
+        said: Any = e
+        wrong = OptionError(f"{said.format_message()} (see {name} --help)")
         wrong.__cause__ = e
         text, details, code = explain(wrong)
     except Exception as e:
