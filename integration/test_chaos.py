@@ -47,7 +47,7 @@ def test_damaged_and_hostile_inputs_end_as_documented(tmp_path, tt_in, monkeypat
     sound, work = tmp_path / "sound", tmp_path / "work"
     sound.mkdir()
     work.mkdir()
-    tt_in(sound, "tune", fuzz.OP, "--trials", "4", "--recipe", "random", "--set", "measurer.lock=false")
+    tt_in(sound, "tune", fuzz.OP, "--trials", "4", "--recipe", "random")
     (sound / "log.jsonl").write_bytes(next((sound / "tt.runs").iterdir()).read_bytes())
     (sound / "recipe.toml").write_bytes(next((ROOT / "packages").rglob("src/**/recipes/tt.toml")).read_bytes())
     monkeypatch.chdir(work)
@@ -61,7 +61,7 @@ def test_damaged_and_hostile_inputs_end_as_documented(tmp_path, tt_in, monkeypat
 
 def test_a_stage_without_a_time_is_a_damaged_log(tmp_path, tt_in):
     """Found by `tools/fuzz.py`: a page cannot be drawn of it."""
-    tt_in(tmp_path, "tune", fuzz.OP, "--trials", "2", "--recipe", "random", "--set", "measurer.lock=false")
+    tt_in(tmp_path, "tune", fuzz.OP, "--trials", "2", "--recipe", "random")
     log = next((tmp_path / "tt.runs").iterdir())
     events = [json.loads(line) for line in log.read_text().splitlines()]
     for e in events:

@@ -52,7 +52,7 @@ def test_a_dry_run_says_what_a_run_would_do_and_writes_nothing(here, tmp_path, f
 
 
 @pytest.mark.slow
-def test_what_is_left_out_ships_with_its_best_or_untuned(here, tmp_path):
+def test_what_is_left_out_ships_with_its_best_or_untuned(here, kept, tmp_path):
     import tt_core
 
     planned = tt_core.plan(OP, only_heavy=True, trials=9, history=None)
@@ -69,7 +69,9 @@ def test_what_is_left_out_ships_with_its_best_or_untuned(here, tmp_path):
     assert "no valid program was found" in here("tune", OP, *none, "--out", "none.so", code=7).stderr
     assert not (tmp_path / "none.so").exists(), "a good program of what was left out is no success"
 
-    result = tt_core.tune(OP, skip="conv2d*", trials=4, history=tmp_path / "tt.db", out=tmp_path / "copies.so")
+    result = tt_core.tune(
+        OP, skip="conv2d*", trials=4, recipe="random", history=tmp_path / "tt.db", out=tmp_path / "copies.so"
+    )
     assert [t.op for t in result.tasks] == ["transpose"] * copies
     (conv,) = result.left_out
     assert math.isfinite(conv.best_s) and result.verified

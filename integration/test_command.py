@@ -15,7 +15,7 @@ OP = "op:matmul:64,64,64"
 
 
 @pytest.mark.slow
-def test_tune_writes_a_verified_library_and_continues_where_it_stopped(tt, tmp_path):
+def test_tune_writes_a_verified_library_and_continues_where_it_stopped(tt, here, tmp_path):
     first = events(tt("tune", OP, "--trials", "24", "--out", "m.so", "--json", "--seed", "1").stdout)
     result = first[-1]
     assert result["event"] == "result"
@@ -30,10 +30,10 @@ def test_tune_writes_a_verified_library_and_continues_where_it_stopped(tt, tmp_p
     assert sidecar["latency_after_s"] == result["after_s"]
     assert sidecar["recipe"]["name"] == "tt"
 
-    again = events(tt("tune", OP, "--trials", "8", "--json", "--seed", "1").stdout)
+    again = events(here("tune", OP, "--trials", "8", "--json", "--seed", "1").stdout)
     assert any("24 measurements" in e.get("text", "") for e in again)
     assert again[-1]["restored"] == 24
-    shown = json.loads(tt("history", "show", "--json").stdout)
+    shown = json.loads(here("history", "show", "--json").stdout)
     assert len(shown["runs"]) == 2
     assert sum(t["trials"] for t in shown["tasks"]) == 32
     import sqlite3
@@ -47,7 +47,7 @@ def test_tune_writes_a_verified_library_and_continues_where_it_stopped(tt, tmp_p
 
     timed = json.loads(tt("run", "m.so", "--seconds", "0.2", "--json").stdout)
     assert 0 < timed["p10_s"] <= timed["median_s"] <= timed["p90_s"]
-    assert "median" in tt("run", "m.so", "--seconds", "0.2").stdout
+    assert "median" in here("run", "m.so", "--seconds", "0.2").stdout
 
 
 def test_tvm_alone_loads_the_file_as_the_readme_says(here, tmp_path):
@@ -162,12 +162,12 @@ def test_a_mistake_is_one_line_that_says_what_to_do(tmp_path, kept, monkeypatch,
     assert all(word in said for word in words), said
 
 
-def test_plugins_and_recipes_are_listed(tt):
-    pieces = json.loads(tt("plugins", "--json").stdout)
+def test_plugins_and_recipes_are_listed(here):
+    pieces = json.loads(here("plugins", "--json").stdout)
     assert pieces["broken"] == []
     names = {(p["role"], p["name"]) for p in pieces["pieces"]}
     assert {("searcher", "anneal"), ("surrogate", "xgb"), ("store", "sqlite"), ("measurer", "local")} <= names
-    recipes = {r["name"]: r["pieces"] for r in json.loads(tt("recipes", "--json").stdout)}
+    recipes = {r["name"]: r["pieces"] for r in json.loads(here("recipes", "--json").stdout)}
     assert recipes["autotvm"]["searcher"]["piece"] == "anneal"
     assert recipes["autotvm"]["surrogate"]["inputs"] == "statements"
     assert not any("unusable" in p for p in recipes.values())

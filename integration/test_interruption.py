@@ -23,11 +23,13 @@ from tt_spec.pieces.random_searcher import RandomSearcher
 from .conftest import events
 
 OP = "op:conv2d:1,32,28,32,3,1,1"
+ONE = ("--set", "measurer.workers=1")
+"""Where nothing depends on how many there are."""
 
 
 def _start(folder, *more):
     command = [sys.executable, "-m", "tt_core", "tune", OP, "--minutes", "5", "--json", "--tasks", "conv2d"]
-    command += ["--set", "batch=8", *more]
+    command += ["--recipe", "random", "--set", "batch=4", *more]
     return subprocess.Popen(
         command,
         cwd=folder,
@@ -49,7 +51,7 @@ def _wait_for_batch(process, batches=1):
 
 
 def test_ctrl_c_keeps_everything_and_writes_the_best_so_far(tmp_path):
-    process = _start(tmp_path, "--out", "c.so")
+    process = _start(tmp_path, "--out", "c.so", *ONE)
     _wait_for_batch(process)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=300)
@@ -65,7 +67,7 @@ def test_ctrl_c_keeps_everything_and_writes_the_best_so_far(tmp_path):
 
 
 @pytest.mark.slow
-def test_kill_9_loses_nothing_reported_and_leaves_no_worker(tmp_path):
+def test_kill_9_loses_nothing_reported_and_leaves_no_worker(tmp_path, here):
     process = _start(tmp_path)
     seen = _wait_for_batch(process, batches=2)
     workers = psutil.Process(process.pid).children(recursive=True)
@@ -82,17 +84,12 @@ def test_kill_9_loses_nothing_reported_and_leaves_no_worker(tmp_path):
         ).fetchall()
     assert len(rows) >= reported
 
-    replay = [sys.executable, "-m", "tt_core", "history", "replay"]
-    log = subprocess.run(replay, cwd=tmp_path, capture_output=True, text=True)
-    assert log.returncode == 0, log.stderr[-2000:]
-    *batches, end = log.stdout.splitlines()
+    *batches, end = here("history", "replay").stdout.splitlines()
     assert len(batches) >= 2 and "the run was killed" in end
     assert reported <= int(end.rsplit(" ", 2)[1]) <= len(rows)
 
-    command = [sys.executable, "-m", "tt_core", "tune", OP, "--trials", "8", "--json", "--tasks", "conv2d"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-2000:]
-    result = events(done.stdout)[-1]
+    command = ["tune", OP, "--trials", "8", "--recipe", "random", "--json", "--tasks", "conv2d"]
+    result = events(here(*command).stdout)[-1]
     assert result["restored"] == len(rows)
     with sqlite3.connect(tmp_path / "tt.db") as db:
         after = db.execute(
@@ -126,7 +123,7 @@ def test_a_signal_while_the_model_is_read_ends_the_run_and_leaves_nothing(tmp_pa
 
 def test_nohup_is_heeded(tmp_path):
     command = [sys.executable, "-m", "tt_core", "tune", OP, "--trials", "4", "--recipe", "random", "--tasks", "conv2d"]
-    process = subprocess.Popen(["nohup", *command], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(["nohup", *command, *ONE], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     time.sleep(3)
     process.send_signal(signal.SIGHUP)
     _, err = process.communicate(timeout=300)
@@ -134,7 +131,7 @@ def test_nohup_is_heeded(tmp_path):
 
 
 def test_a_reader_that_goes_away_ends_the_run(tmp_path):
-    process = _start(tmp_path, "--set", "batch=4", "--recipe", "random")
+    process = _start(tmp_path, *ONE)
     _wait_for_batch(process)
     process.stdout.close()
     assert process.wait(timeout=300) == 141

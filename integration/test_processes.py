@@ -104,8 +104,9 @@ def start(folder: Path, plugin: Path, who: str, model: str) -> subprocess.Popen[
         "WHO": who,
     }
     command = [sys.executable, "-m", "tt_core", "tune", model, "--trials", "12", "--json", "--recipe", "random"]
+    sets = ("evaluator=watched", "batch=4", "evaluator.min_repeat_ms=30", "measurer.workers=1")
     return subprocess.Popen(
-        [*command, "--set", "evaluator=watched", "--set", "batch=4", "--set", "evaluator.min_repeat_ms=30"],
+        [*command, *(word for one in sets for word in ("--set", one))],
         cwd=folder,
         env={**os.environ, **more},
         stdout=subprocess.PIPE,

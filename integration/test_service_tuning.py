@@ -28,6 +28,8 @@ from tt_spec.assembly import assemble
 from tt_spec.pieces.memory_store import MemoryStore
 from tt_spec.recipe import resolve
 
+from .conftest import events
+
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 
 NO_TVM = """
@@ -52,17 +54,11 @@ class Place:
         self.http = Http(self.url, self.key)
 
     def start(self, *args):
-        command = [sys.executable, "-m", "tt_core", *args]
+        command = [sys.executable, "-m", "tt_core", *args, "--set", "measurer.workers=1"]
         env = {**os.environ, "TT_KEY": self.key}
         return subprocess.Popen(
             command, cwd=self.folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
-
-    def run(self, *args, code=0):
-        process = self.start(*args)
-        out, err = process.communicate(timeout=300)
-        assert process.returncode == code, f"exit {process.returncode}\n{out[-3000:]}\n{err[-3000:]}"
-        return out, err
 
     def end(self):
         self.server.terminate()
@@ -77,26 +73,40 @@ def place(tmp_path_factory):
     found.end()
 
 
-def test_a_run_is_searched_by_the_server_and_ships_here(place):
+@pytest.fixture
+def client(place, tt_in, monkeypatch):
+    """Run `tt` as a client, in this process."""
+
+    def run(*args, code=0):
+        monkeypatch.setenv("TT_KEY", place.key)  # a command takes it away
+        return tt_in(place.folder, *args, code=code)
+
+    return run
+
+
+def test_a_run_is_searched_by_the_server_and_ships_here(place, client):
     options = ["--trials", "16", "--set", "batch=8", "--set", "searcher=random", "--out", "m.so"]
-    out, err = place.run("tune", "op:matmul:32,32,32", "--recipe", "random", "--server", place.url, *options)
-    assert "verified against the untuned program" in out and re.search(r"job [0-9a-f]{8} of", out + err)
+    done = client("tune", "op:matmul:32,32,32", "--recipe", "random", "--server", place.url, *options)
+    assert "verified against the untuned program" in done.stdout
+    assert re.search(r"job [0-9a-f]{8} of", done.stdout + done.stderr)
     sidecar = json.loads((place.folder / "m.so.json").read_text())
     assert sidecar["recipe"]["name"] == "random"
     here = sqlite3.connect(place.folder / "tt.db")
-    (mine,) = here.execute("SELECT count(*) FROM measurements WHERE origin IN ('random', 'search')").fetchone()
+    mine, key = here.execute(
+        "SELECT count(*), min(task_key) FROM measurements WHERE origin IN ('random', 'search')"
+    ).fetchone()
     here.close()
     store = SqliteStore(place.folder / "shared.db")
-    shared = [m for m in store.query() if m.origin in ("random", "search") and m.error != "invalid"]
+    shared = [m for m in store.query(key) if m.origin in ("random", "search") and m.error != "invalid"]
     store.close()
     assert len(shared) == 16 and mine >= 16
     assert all(m.versions["agent"].startswith("me/") and m.versions["tvm"] for m in shared)
 
 
-def test_another_user_of_the_device_begins_with_what_the_server_knows(place):
+def test_another_user_of_the_device_begins_with_what_the_server_knows(place, client):
     options = ["--trials", "8", "--set", "batch=8", "--history", "another.db", "--json"]
-    out, _ = place.run("tune", "op:matmul:32,32,32", "--recipe", "random", "--server", place.url, *options)
-    result = [json.loads(line) for line in out.splitlines()][-1]
+    done = client("tune", "op:matmul:32,32,32", "--recipe", "random", "--server", place.url, *options)
+    result = events(done.stdout)[-1]
     assert result["event"] == "result" and result["trials"] == 8
     rows = sqlite3.connect(place.folder / "another.db")
     (known,) = rows.execute("SELECT count(*) FROM measurements").fetchone()
@@ -105,7 +115,7 @@ def test_another_user_of_the_device_begins_with_what_the_server_knows(place):
 
 
 @pytest.mark.slow
-def test_ctrl_c_writes_the_best_so_far_and_pauses_the_job_and_attach_goes_on(place):
+def test_ctrl_c_writes_the_best_so_far_and_pauses_the_job_and_attach_goes_on(place, client):
     options = ["--trials", "24", "--set", "batch=8", "--out", "c.so", "--history", "c.db"]
     process = place.start("tune", "op:matmul:48,48,48", "--recipe", "random", "--server", place.url, *options)
     job = None
@@ -121,16 +131,16 @@ def test_ctrl_c_writes_the_best_so_far_and_pauses_the_job_and_attach_goes_on(pla
     assert process.returncode == 130 and (place.folder / "c.so").exists(), out + err
     shown = place.http.get(f"/v1/jobs/{job.id}", wire.JobOut)
     assert shown.state == "paused" and shown.trials < 24
-    out, _ = place.run("jobs", "attach", job.id[:8], "--server", place.url, "--history", "c.db")
-    assert "trials are spent" in out
+    done = client("jobs", "attach", job.id[:8], "--server", place.url, "--history", "c.db")
+    assert "trials are spent" in done.stdout
     assert place.http.get(f"/v1/jobs/{job.id}", wire.JobOut).state == "done"
 
 
-def test_mistakes_are_one_line_with_exit_code_9(place):
+def test_mistakes_are_one_line_with_exit_code_9(place, client):
     tune = ["tune", "op:matmul:8,8,8", "--server"]
     for url, said in (("http://127.0.0.1:9", "no server answers at"), (place.url, "no recipe called 'unheard'")):
         code = 9 if "answers" in said else 2
-        _, err = place.run(*tune, url, "--recipe", "unheard", code=code)
+        err = client(*tune, url, "--recipe", "unheard", code=code).stderr
         assert said in err and err.count("\n") == 1, err
 
 

@@ -55,8 +55,12 @@ def test_it_is_installed_there_and_not_here(python):
     assert "No module named 'acme_tt'" in done.stderr
 
 
-def test_its_pieces_are_listed_with_their_distribution(python):
-    listed = json.loads(python("-m", "tt_core", "plugins", "--json").stdout)
+@pytest.fixture(scope="module")
+def listed(python):
+    return json.loads(python("-m", "tt_core", "plugins", "--json").stdout)
+
+
+def test_its_pieces_are_listed_with_their_distribution(listed):
     assert listed["broken"] == []
     mine = {(p["role"], p["name"], p["version"]) for p in listed["pieces"] if p["distribution"] == "acme-tt"}
     wanted = {
@@ -70,9 +74,8 @@ def test_its_pieces_are_listed_with_their_distribution(python):
     assert mine == {(*piece, "1.0.0") for piece in wanted}
 
 
-def test_its_options_are_tuned_by_suggest(python, tmp_path):
-    listed = json.loads(python("-m", "tt_core", "plugins", "--json").stdout)["pieces"]
-    (climb,) = [p for p in listed if p["name"] == "hillclimb"]
+def test_its_options_are_tuned_by_suggest(python, listed, tmp_path):
+    (climb,) = [p for p in listed["pieces"] if p["name"] == "hillclimb"]
     assert climb["ranges"]["steps"] == {"type": "integer", "low": 1, "high": 8, "log": False}
     task = "Task('k', 'depthwise', 'dwconv2d', 'llvm', (), 1e6)"
     python("-c", f"from tt_history import SqliteStore as S; from tt_spec import Task; S('tt.db').remember([{task}])")
@@ -121,7 +124,7 @@ def test_its_pieces_tune_an_operator_and_its_listener_writes_every_measurement(p
 
 @pytest.mark.slow
 def test_its_measurer_and_store_tune_ship_and_show_their_history(python, tmp_path):
-    sets = ["--set", "measurer=here", "--set", "store=lines", "--set", "batch=8"]
+    sets = ["--recipe", "random", "--set", "measurer=here", "--set", "store=lines", "--set", "batch=8"]
     command = ["-m", "tt_core", "tune", "op:matmul:64,64,64", "--trials", "16", *sets]
     done = python(*command, "--history", "h.jsonl", "--out", "m.so", cwd=tmp_path)
     assert "verified against the untuned program" in done.stdout and (tmp_path / "m.so").exists()

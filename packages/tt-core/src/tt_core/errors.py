@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tt_spec import UserError, summary
-from tt_spec.errors import FileError
+from tt_spec.errors import FileError, one_line
 
 __all__ = [
     "EXIT_CODES",
@@ -84,8 +84,3 @@ def printable(value: object) -> Any:
     if isinstance(value, dict):
         return {printable(k): printable(v) for k, v in value.items()}
     return [printable(v) for v in value] if isinstance(value, list) else value
-
-
-def one_line(text: str) -> str:
-    """The text with every run of white space or unprintable characters as one blank."""
-    return " ".join("".join(c if c.isprintable() else " " for c in text).split())

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import warnings
 from collections.abc import Sequence
 
 import typer
-from tt_spec import UserError
+from tt_spec.command import Framework, exit_code
 
 from tt_history.commands import COMMANDS
 from tt_history.suggest_command import suggest
@@ -36,22 +35,5 @@ def main() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """One command; returns its exit code. A mistake is one line on stderr."""
-    try:
-        code = app(list(arguments), standalone_mode=False)
-        return code if isinstance(code, int) else 0
-    except typer.Exit as e:
-        return e.exit_code
-    except (typer.Abort, KeyboardInterrupt):
-        return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
-    except UserError as e:
-        text, code = str(e), e.exit_code
-    except Exception as e:
-        said = getattr(e, "format_message", None)  # typer's usage errors, of no public type
-        if said is None:
-            raise
-        text, code = f"{said()} (see tt-history --help)", 2
-    print(f"tt-history: {' '.join(text.split())}", file=sys.stderr)
-    return code
+    framework = Framework(typer.Exit, typer.Abort, typer.BadParameter.__mro__[2])
+    return exit_code("tt-history", lambda: app(list(arguments), standalone_mode=False), framework)

@@ -19,6 +19,7 @@ __all__ = [
     "ProgramError",
     "StoreError",
     "UserError",
+    "one_line",
     "summary",
     "whose",
 ]
@@ -92,6 +93,11 @@ class PieceFailure(PieceError):
     def __init__(self, role: str, piece: Any, what: BaseException | str) -> None:
         text = summary(what) if isinstance(what, BaseException) else what
         super().__init__(f"{whose(role, piece)} failed: {text}")
+
+
+def one_line(text: str) -> str:
+    """The text with every run of white space or unprintable characters as one blank."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
 def summary(e: BaseException) -> str:

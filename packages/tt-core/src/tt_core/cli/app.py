@@ -5,18 +5,18 @@ from __future__ import annotations
 import io
 import json
 import math
-import os
 import sys
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any, TypeGuard
+from typing import Annotated, Any
 
 import psutil
 import typer
 from tt_spec import PluginError, Plugins, Task
+from tt_spec.command import Framework, exit_code
 from tt_spec.errors import OptionError
 from tt_spec.hooks import EVENTS
 from tt_spec.serial import JsonObject
@@ -419,28 +419,18 @@ def run(arguments: Sequence[str]) -> int:
     debug = "--debug" in words[:end]
     words = [w for i, w in enumerate(words) if i >= end or w != "--debug"]
     use_all_cores()
-    try:
+
+    def act() -> object:
         _add_commands()
-        code = app(words, standalone_mode=False, obj=Host())
-        return code if isinstance(code, int) else 0
-    except typer.Exit as e:
-        return e.exit_code
-    except (typer.Abort, KeyboardInterrupt):
-        return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
-    except Exception as e:
+        return app(words, standalone_mode=False, obj=Host())
+
+    def explain(e: Exception) -> tuple[str, Sequence[str], int]:
         if debug:
-            traceback.print_exc()
-        text, details, code = explained(OptionError(f"{e.format_message()} (see tt --help)") if _usage(e) else e)
-        print("\n  ".join([f"tt: {one_line(text)}", *map(one_line, details)]), file=sys.stderr)
-        return code
+            traceback.print_exception(e)
+        return explained(e)
 
-
-def _usage(e: Exception) -> TypeGuard[Any]:
-    """Whether typer complains of the command line: ClickException, of which typer's own copy has no public name."""
-    return isinstance(e, typer.BadParameter.__mro__[2])
+    framework = Framework(typer.Exit, typer.Abort, typer.BadParameter.__mro__[2])
+    return exit_code("tt", act, framework, explain)
 
 
 def _add_commands() -> None:
