@@ -286,6 +286,12 @@ class Version2:
                 self.keep_space(db, space.key, None, space)
                 db.execute("INSERT OR IGNORE INTO task_spaces (task_key, space_key) VALUES (?, ?)", (t.key, space.key))
 
+    def is_another(self, db: sqlite3.Connection, key: str, target: str, shapes: str, payload: bytes) -> bool:
+        """Whether this key is another operator's here: keys have 64 bits, and two may meet by chance. What both targets
+        and shapes say has to do, because workloads are compared by a compiler."""
+        found = db.execute("SELECT target, shapes FROM known_tasks WHERE key = ? AND payload != x''", (key,)).fetchone()
+        return found is not None and payload != b"" and found != (target, shapes)
+
     def introduce(self, db: sqlite3.Connection, t: Task) -> int:
         """Keep a task that is not known, with its spaces; of one that is known, a workload and a payload that were
         missing. Returns how many were not known."""
