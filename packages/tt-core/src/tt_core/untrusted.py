@@ -64,7 +64,9 @@ class Suspect:
         if self.path.suffix.lower() != ".onnx" or not self.path.is_file():
             raise ModelError(f"--untrusted takes ONNX files (.onnx), {self.path} is none: other kinds may run programs")
 
-    def read(self, target: Target, plugins: Plugins, space: str, recall: Recall) -> tuple[Model, Lowered]:
+    def read(
+        self, target: Target, plugins: Plugins, space: str, recall: Recall = lambda key: None
+    ) -> tuple[Model, Lowered]:
         """The model, lowered for a target as `tt_core.compiler.lower.lower` does it."""
         from tt_core.compiler.lower import tasks_of
         from tt_core.models.model import Change, Input, Model, Peer, Roundings
