@@ -59,16 +59,16 @@ def test_damaged_and_hostile_inputs_end_as_documented(tmp_path, tt_in, monkeypat
         assert fuzz.wrong(code, out, err, 0.0) is None, (number, words, code, err[-500:])
 
 
-def test_a_stage_without_a_time_is_a_damaged_log(tmp_path, tt_in):
+def test_a_stage_without_a_time_or_with_strange_work_is_a_damaged_log(tmp_path, tt_in):
     """Found by `tools/fuzz.py`: a page cannot be drawn of it."""
     tt_in(tmp_path, "tune", fuzz.OP, "--trials", "2", "--recipe", "random")
     log = next((tmp_path / "tt.runs").iterdir())
     events = [json.loads(line) for line in log.read_text().splitlines()]
-    for e in events:
-        e |= {"began": "[bold red"} if e["event"] == "stage" else {}
-    log.write_text("\n".join(map(json.dumps, events)) + "\n")
-    done = tt_in(tmp_path, "report", str(log), code=BenchError.exit_code)
-    assert "event log is damaged" in done.stderr
+    for damage in ({"began": "[bold red"}, {"work": [[0, "build", " ", 1.0]]}, {"work": [[0, "build", 1.0, 1.0, 1.0]]}):
+        damaged = [e | damage if e["event"] == "stage" else e for e in events]
+        log.write_text("\n".join(map(json.dumps, damaged)) + "\n")
+        done = tt_in(tmp_path, "report", str(log), code=BenchError.exit_code)
+        assert "event log is damaged" in done.stderr
 
 
 def test_the_look_at_what_a_command_did_can_fail():

@@ -7,8 +7,9 @@ sets, shapes, targets, names and options are damaged byte by byte, value by valu
 given to the command that reads them. Most run in one process through the command's own `main`; one in `--real-share` in
 a process of its own. Each must end within 10 s of its CPU with a code of docs/exit-codes.md that is no defect (70), say
 its complaint in one line, and use no more than 1 GB beyond what an idle process needs. An input is number N of the
-seed, whatever ran before: `--first N` begins there. The folder keeps what failed (`found/N/`), the state and the
-sound files. Exit code 1 if something failed.
+seed and of the folder's sound files, whatever ran before: `--first N` begins there. Logs and histories among these come
+from a run that measures, so another folder damages other places. The folder keeps what failed (`found/N/`), the state
+and the sound files. Exit code 1 if something failed.
 """
 
 from __future__ import annotations

@@ -186,6 +186,8 @@ def test_files_of_another_meaning_are_refused_in_one_line(folder, change, told):
 
 
 def test_no_data_set_and_a_bomb_are_refused(tmp_path, monkeypatch):
+    with pytest.raises(BenchError, match=r"no data set in|is no folder of data sets"):
+        dataset.load_all("x" * 3000)
     with pytest.raises(BenchError, match="no data set in"):
         dataset.read(tmp_path)
     monkeypatch.setattr("tt_bench.files.MOST", 1 << 20)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+import zlib
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -264,3 +266,24 @@ def test_functions_whose_hashes_collide_are_two_tasks(monkeypatch):
     found = lowered(model)
     assert [t.name for t in found.tasks] == usual and len({t.key for t in found.tasks}) == len(usual) > 1
     assert all(len(functions) == 1 for functions in found.functions.values())
+
+
+def test_a_key_that_another_operator_has_in_a_history_is_not_taken(monkeypatch):
+    """Histories meet: each operator finds its own rows again, whichever was there first and however they are asked."""
+    monkeypatch.setattr("tt_core.compiler.lower._workload", lambda mod: "all the same")
+    history: dict[str, Task] = {}
+
+    def keys(*shapes: tuple[int, int]) -> list[str]:
+        mods = [_relax(relax.op.exp, shape) for shape in shapes]
+        found = [t for m in mods for t in lower(m, target.resolve(CPU), PLUGINS, "fake", history.get).tasks]
+        history.update({t.key: t for t in found})
+        return [t.key for t in found]
+
+    (first,) = keys((4, 8))
+    (second,) = keys((4, 9))
+    (third,) = keys((4, 10))
+    assert len({first, second, third}) == 3
+    assert [keys((4, 10)), keys((4, 8)), keys((4, 9))] == [[third], [first], [second]]
+    for damaged in (b"", b"cut", zlib.compress(b"[" * 10**6), zlib.compress(b" " * (65 << 20)), "text"):
+        history[first] = replace(history[first], payload=damaged)  # whose it is nobody can tell but by its key
+        assert keys((4, 8)) == [first]

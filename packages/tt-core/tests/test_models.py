@@ -118,6 +118,14 @@ def test_a_truncated_file_is_no_onnx_model(tmp_path):
     assert f"{path} is not a usable ONNX model" in message(path)
 
 
+def test_a_weight_of_other_bytes_than_its_shape_says_is_no_usable_model(tmp_path):
+    model = relu(2, 3)
+    model.graph.initializer.append(numpy_helper.from_array(np.zeros((4, 3), np.float32), "w"))
+    model.graph.initializer[0].dims[0] = 1
+    (tmp_path / "net.onnx").write_bytes(model.SerializeToString())
+    assert f"{tmp_path / 'net.onnx'} is not a usable ONNX model" in message(tmp_path / "net.onnx")
+
+
 def test_a_model_without_operators_is_refused(tmp_path):
     model = relu(2, 3)
     del model.graph.node[:]

@@ -49,6 +49,14 @@ def test_a_missing_sidecar_is_named(library):
     assert "model.so.json is missing" in message(library)
 
 
+@pytest.mark.parametrize("dtype", [{"a": {"b": None}}, None, "float33", [["a"]], {"names": [1]}])
+def test_an_input_of_no_dtype_is_named(library, dtype):
+    content = json.loads(sidecar_path(library).read_text())
+    content["inputs"][0]["dtype"] = dtype
+    sidecar_path(library).write_text(json.dumps(content))
+    assert "model.so.json is not a sidecar of tt: input 0 needs" in message(library)
+
+
 @pytest.mark.parametrize("content", ["", "{", "[]", "null", "3", "{}", '{"inputs": []}', '{"target": "{}"}'])
 def test_a_damaged_sidecar_is_named(library, content):
     sidecar_path(library).write_text(content)

@@ -266,7 +266,8 @@ def test_a_row_edited_by_hand(tmp_path):
     db.commit()
     with pytest.warns(UserWarning, match="1 damaged rows are left out"):
         assert list(store.query()) == [ROW]
-    assert "cannot be read" in refused(store, lambda s: s.runs())
+    with pytest.warns(UserWarning, match="1 damaged rows are left out"):
+        assert [r["info"] for r in store.runs()] == [{}], "what a run says of itself"
     db.close()
 
 
@@ -300,6 +301,31 @@ def test_one_damaged_row_costs_that_row(tmp_path):
     with pytest.warns(UserWarning, match="2 damaged rows are left out"):
         found = list(store.query())
     assert [m.config[0] for m in found] == [i for i in range(1200) if i not in (6, 899)]
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    ["config = '['", "seconds = 'x'", "error = 'build'", "at = 'x'", "runs = x'ff'", "cost = 'x'"],
+)
+def test_a_damaged_row_costs_neither_its_tasks_best_nor_the_summary(tmp_path, damage):
+    path = tmp_path / "tt.db"
+    store = SqliteStore(path)
+    store.append([replace(ROW, config=(i,), seconds=(s,)) for i, s in enumerate((3e-3, 1e-3, 2e-3))])
+    store.append([replace(ROW, task_key="other")])
+    with sqlite3.connect(path) as db:
+        db.execute(f"UPDATE records SET {damage} WHERE id = 2")
+    db.close()
+    with pytest.warns(UserWarning, match="1 damaged rows are left out"):
+        best = store.best(ROW.task_key)
+    assert best is not None and best.seconds == (2e-3,), "the next one"
+    with pytest.warns(UserWarning, match="1 damaged rows are left out"):
+        assert {s["task_key"]: s["best_s"] for s in store.summary()} == {ROW.task_key: 2e-3, "other": ROW.latency_s}
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE places SET trials = 'x', last_at = x'ff' WHERE id = 1")
+    db.close()
+    with pytest.warns(UserWarning, match="1 damaged rows are left out"):
+        assert [s["task_key"] for s in store.summary()] == ["other"], "what is counted of a task"
     store.close()
 
 

@@ -211,6 +211,15 @@ def test_a_task_of_ours_stays_as_it_is(theirs):
     assert found is not None and (found.name, found.payload, found.workload) == ("mine", b"mine", "w")
 
 
+def test_rows_of_an_operator_whose_key_another_one_has_are_not_imported(theirs, capsys):
+    said(capsys, "export", "x", "--format", "jsonl", "--history", "theirs.db")
+    with closing(SqliteStore("ours.db")) as ours:
+        ours.remember([replace(TASK, shapes="another's", payload=b"another's")])
+        told = said(capsys, "import", "x", "--format", "jsonl", "--history", "ours.db")
+        assert "11 left out: of operators whose key is another one's in this history" in told
+        assert list(ours.query("t")) == [] and ours.task("t").payload == b"another's"
+
+
 def test_a_killed_import_has_done_nothing(theirs, capsys):
     said(capsys, "export", "x", "--format", "jsonl", "--history", "theirs.db")
     code = (

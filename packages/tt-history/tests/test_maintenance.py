@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tt_history import SqliteStore, StoreError, maintenance
+from tt_history import SqliteStore, StoreError, commands, maintenance
 from tt_history.maintenance import Unwanted
 from tt_spec import Knob, Measurement, Space, Task, VirtualClock
 
@@ -198,7 +198,7 @@ def test_merged_histories_hold_each_record_once_by_date(tmp_path_factory, first,
     found = list(into.query())
     assert sorted(map(repr, found)) == sorted({repr(m) for part in given for m in part})
     assert [m.at for m in found] == sorted(m.at for m in found)
-    assert done == {"rows": len(found), "added": len(found), "doubles": sum(map(len, given)) - len(found)}
+    assert done == {"rows": len(found), "added": len(found), "doubles": sum(map(len, given)) - len(found), "others": 0}
     assert [t["key"] for t in into.tasks()] == ["a", "b"] and into.task("a") == task("a")
     assert maintenance.merge([b, a, into], into)["added"] == 0
     assert list(map(repr, into.query())) == list(map(repr, found)) or sorted(map(repr, into.query())) == sorted(
@@ -207,6 +207,21 @@ def test_merged_histories_hold_each_record_once_by_date(tmp_path_factory, first,
     assert whole(into)
     for store in (a, b, into):
         store.close()
+
+
+def test_rows_of_an_operator_whose_key_another_one_has_are_not_merged(tmp_path, capsys):
+    ours = dataclasses.replace(task("a"), shapes="1x8 -> 1x8", payload=b"ours")
+    theirs = dataclasses.replace(ours, name="theirs", shapes="1x9 -> 1x9", payload=b"theirs")
+    for name, known in (("ours.db", ours), ("theirs.db", theirs)):
+        with closing(SqliteStore(tmp_path / name)) as store:
+            store.remember([known, task("b")])
+            store.append([row(s=1e-3 if known is ours else 1e-9, at=1.0), row(at=2.0, key="b")])
+    commands.merge([tmp_path / "ours.db", tmp_path / "theirs.db"], tmp_path / "both.db")
+    assert "1 left out: of operators whose key is another one's" in capsys.readouterr().out
+    with closing(SqliteStore(tmp_path / "both.db")) as both:
+        assert both.task("a") == ours and both.best("a").seconds == (1e-3,), "the first one's, whatever came later"
+        assert [m.task_key for m in both.query()] == ["a", "b"]
+        assert whole(both)
 
 
 def test_an_older_file_does_not_undo_a_newer_verdict(tmp_path):

@@ -52,6 +52,40 @@ def test_without_shared_memory_the_lock_is_a_temporary_file(monkeypatch, tmp_pat
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with TimingLock().shared():
         assert [p.name for p in tmp_path.iterdir()] == [f"tt-timing-{os.getuid()}.lock"]
+    (tmp_path / "none").mkdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)  # root may write anywhere
+    assert TimingLock().place == str(tmp_path / f"tt-timing-{os.getuid()}.lock"), "nor where it may only be read"
+
+
+def test_nobody_waits_for_a_lock_that_is_free(tmp_path):
+    def patience(holder):
+        raise AssertionError("waits")
+
+    lock = TimingLock(tmp_path / "lock", patience)
+    with lock.exclusive():
+        pass
+    with lock.shared(), lock.shared():
+        assert (tmp_path / "lock").stat().st_mode & 0o777 == 0o600
+
+
+def test_whoever_gives_up_waiting_leaves_the_gate_although_a_fork_lives_on(tmp_path, monkeypatch):
+    """A fork shares the open file, so closing it opens no gate."""
+    opened, copies = TimingLock._open, []
+
+    def copied(self):
+        copies.append(os.dup(fd := opened(self)))
+        return fd
+
+    def patience(holder):
+        raise TimeoutError("enough")
+
+    with TimingLock(tmp_path / "lock").exclusive():
+        monkeypatch.setattr(TimingLock, "_open", copied)
+        with pytest.raises(TimeoutError), TimingLock(tmp_path / "lock", patience).shared():
+            raise AssertionError("the lock was had")
+        monkeypatch.undo()
+    with TimingLock(tmp_path / "lock", patience).exclusive():
+        os.close(copies.pop())
 
 
 def test_whoever_wants_to_time_is_let_through_by_those_who_build_in_turns(tmp_path):

@@ -121,6 +121,7 @@ def test_each_misbehaviour_is_its_rows_error_and_nobody_elses(patient, tmp_path)
             assert m.error == error, m
             assert all(t in m.why for t in texts), m
             assert len(m.why) < 2000
+            assert m.cost.keys() == {"apply", "build", "run"} and min(m.cost.values()) >= 0
     runs = Counter(e["id"] for e in events(log) if e["event"] == "run")
     assert all(runs[i] == 2 for i in [*range(24), 900])  # warm-up and one that counts, never again
     assert not overlaps(log)

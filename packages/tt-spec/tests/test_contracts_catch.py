@@ -135,6 +135,9 @@ class Keeps(MemoryStore):
     def remember(self, tasks):
         self.tasks |= {t.key: t for t in tasks}
 
+    def task(self, key):
+        return self.tasks.get(key)
+
     def lend(self, task, device, rows):
         latest = {}
         for m in self.query():
@@ -1064,6 +1067,10 @@ CAPABLE = {
     ("store", "tasks as rows"): (
         keeps(remember=lambda self, tasks: self._all.extend(tasks)),
         "remembers_tasks",
+    ),
+    ("store", "another's task"): (
+        keeps(task=lambda self, key: next(iter(self.tasks.values()), None) and self.tasks[max(self.tasks)]),
+        "recalls_tasks",
     ),
     ("store", "newest first"): (
         keeps(runs=lambda self: Keeps.runs(self)[::-1]),

@@ -148,7 +148,14 @@ def report(
     told = runpage.listen(ctx.obj, run, history)
     try:
         runpage.write(told, history, out)
-    except (LookupError, TypeError, ArithmeticError, AttributeError) as e:  # a log may hold anything in any place
+    except (
+        LookupError,
+        TypeError,
+        ValueError,
+        ArithmeticError,
+        AttributeError,
+        RecursionError,
+    ) as e:  # a log may hold anything in any place
         raise BenchError(f"the run's event log is damaged ({type(e).__name__}: {e}); was it edited by hand?") from e
     print(f"written to {out}")
 

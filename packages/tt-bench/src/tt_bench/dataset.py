@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tt_spec import Task, from_json, to_json, tokens
+from tt_spec import Task, from_json, summary, to_json, tokens
 from tt_spec.types import ERRORS
 
 from tt_bench import atomic
@@ -128,7 +128,10 @@ def folder_hash(folder: str | Path) -> str:
 
 def load_all(folder: str | Path) -> list[DataSet]:
     """A folder's data sets, by name. Raises `BenchError`, also where it has none or they have no rows."""
-    paths = sorted(Path(folder).glob(f"*{SUFFIX}"))
+    try:
+        paths = sorted(Path(folder).glob(f"*{SUFFIX}"))
+    except (OSError, ValueError) as e:  # a name that is too long, a folder that may not be read
+        raise BenchError(f"{str(folder)[:100]} is no folder of data sets: {summary(e)[:100]}") from e
     if not paths:
         raise BenchError(f"no data set in {folder}: tt dataset record or add makes one (DEVICE{SUFFIX})")
     found = [load(p) for p in paths]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -44,7 +45,7 @@ def add(histories: Sequence[Path], folder: Path, say: Callable[[str], None] = la
     done = Added()
     found: dict[str, tuple[str, list[Operator]]] = {}
     for history in histories:
-        if not history.is_file():
+        if not os.path.isfile(history):  # unlike pathlib's, it takes any text
             raise BenchError(f"no history {history}: tt tune --history writes one")
         rows = 0
         try:  # read only, so that a run may go on writing it

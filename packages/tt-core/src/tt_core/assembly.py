@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tt_spec import Task
+from tt_spec.past import Past
 from tt_spec.recipe import Recipe
 from tt_spec.roles import MeasurerOptions
 from tt_spec.serial import JsonObject
@@ -41,8 +41,8 @@ def peak_of(target: Target) -> Callable[[], float] | None:
     return partial(peak_flops, target) if target.kind.name == "llvm" else None
 
 
-def prepared(request: Request, recipe: Recipe, target: Target, best: Callable[[Task], float]) -> Prepared:
-    """The request's model, lowered for the target, with the tasks that it chooses; `best` as in `prepare`."""
+def prepared(request: Request, recipe: Recipe, target: Target, past: Past) -> Prepared:
+    """The request's model, lowered for the target, with the tasks that it chooses; `past` is what is known of them."""
     return prepare(
         request.model,
         target=target,
@@ -52,7 +52,8 @@ def prepared(request: Request, recipe: Recipe, target: Target, best: Callable[[T
         tasks=request.tasks,
         skip=request.skip,
         only_heavy=request.only_heavy,
-        best=best,
+        best=past.best_s,
+        recall=past.recall,
         space=recipe.space,
         plugins=recipe.plugins,
         untrusted=request.untrusted,

@@ -167,7 +167,7 @@ def plan(model: object, *, plugins: Plugins | None = None, **asked: Unpack[Asked
         target = check_target(request.target)
         store = open_store(recipe, _existing(request.history), stack, write=False)
         known = Past(store, device_fingerprint(target), compiler())
-        ready = prepared(request, recipe, target, known.best_s)
+        ready = prepared(request, recipe, target, known)
         recipe, _ = taken(request, recipe, store, ready.tasks, known.device)
         start_s = clock.now() - began + WORKERS_S
         past = {t.key: known.rows(t, space=False) for t in ready.lowered.tasks}

@@ -54,6 +54,7 @@ def prepare(
     skip: str | Sequence[str] = Request.skip,
     only_heavy: bool = Request.only_heavy,
     best: Callable[[Task], float] = lambda task: math.inf,
+    recall: Callable[[str], Task | None] = lambda key: None,
     space: str = "both",
     plugins: Plugins | None = None,
     fix: Fixed | None = None,
@@ -62,7 +63,8 @@ def prepare(
 ) -> Prepared:
     """Import and lower a model, and pick tasks as `tt_core.selection.select` does.
 
-    `best` gives the seconds of a task's best program so far, inf where there is none; `fix` gives inputs of an ONNX
+    `best` gives the seconds of a task's best program so far, inf where there is none, and `recall` the task that a
+    history knows by a key, so that no other operator has its rows; `fix` gives inputs of an ONNX
     model values, by name; `precision` is "exact", or "float32" for a quantised one. An
     `untrusted` file is read in a process of its own that may do little.
     """
@@ -77,10 +79,10 @@ def prepare(
         if path is not None:
             from tt_core.untrusted import Suspect
 
-            loaded, lowered = Suspect(path, shapes, fix, precision).read(resolved, plugins, space)
+            loaded, lowered = Suspect(path, shapes, fix, precision).read(resolved, plugins, space, recall)
         else:
             loaded = load(model, shapes, plugins, fix, precision)
-            lowered = lower(loaded.mod, resolved, plugins, space)
+            lowered = lower(loaded.mod, resolved, plugins, space, recall)
         loaded = dataclasses.replace(loaded, notes=(*loaded.notes, *lowered.notes))
     known = {t.key: best(t) for t in lowered.tasks} if only_heavy else None
     chosen = select(lowered.tasks, tasks, skip, only_heavy, known)

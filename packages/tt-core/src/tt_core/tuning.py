@@ -119,7 +119,7 @@ def _open(request: Request, plugins: Plugins, stages: Stages, stack: ExitStack) 
         measurer = start_measurer(recipe, workers(recipe, threads_of(target)), stack, ships)
     past = Past(store, device_fingerprint(target), compiler())
     with stages.stage("reading", f"reading {_named(request.model)}"):
-        ready = prepared(request, recipe, target, past.best_s)
+        ready = prepared(request, recipe, target, past)
     recipe, said = taken(request, recipe, store, ready.tasks, past.device)
     if measurer is None:
         start_models(recipe)

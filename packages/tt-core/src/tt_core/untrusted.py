@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tt_spec import Plugins
     from tvm.target import Target
 
-    from tt_core.compiler.lower import Lowered
+    from tt_core.compiler.lower import Lowered, Recall
     from tt_core.models.model import Arrays, Fixed, Model
 
 __all__ = ["Suspect"]
@@ -64,16 +64,17 @@ class Suspect:
         if self.path.suffix.lower() != ".onnx" or not self.path.is_file():
             raise ModelError(f"--untrusted takes ONNX files (.onnx), {self.path} is none: other kinds may run programs")
 
-    def read(self, target: Target, plugins: Plugins, space: str) -> tuple[Model, Lowered]:
-        """The model, lowered for a target."""
-
+    def read(
+        self, target: Target, plugins: Plugins, space: str, recall: Recall = lambda key: None
+    ) -> tuple[Model, Lowered]:
+        """The model, lowered for a target as `tt_core.compiler.lower.lower` does it."""
         from tt_core.compiler.lower import tasks_of
         from tt_core.models.model import Change, Input, Model, Peer, Roundings
 
         with tempfile.TemporaryDirectory(prefix="tt-") as name:
             found = self._run(Path(name), {"do": "read", "target": str(target), "space": space})
             mod = _module(Path(name, MODULE), self.path)
-        lowered = tasks_of(mod, found["lowering"], target, plugins, space)
+        lowered = tasks_of(mod, found["lowering"], target, plugins, space, recall)
         peer = None
         if found["peer"] is not None:
             outside = _Outputs(self)

@@ -198,6 +198,8 @@ def merge(
         return
     would = "would have" if dry_run else "has"
     print(f"{into} {would} {done['rows']:,} records, {done['added']:,} of them new; {done['doubles']:,} counted once")
+    if others := done["others"]:
+        print(f"{others:,} left out: of operators whose key is another one's in an earlier history")
 
 
 def vacuum(

@@ -120,6 +120,7 @@ class _Taking:
     today: str
     counts: Counter[str] = field(default_factory=Counter)
     left: Counter[str] = field(default_factory=Counter)
+    others: set[str] = field(default_factory=set)
     places: dict[tuple[str, str, str], int] = field(default_factory=dict)
 
     def result(self) -> dict[str, Any]:
@@ -150,6 +151,9 @@ class _Taking:
         self.layout.insert(self.db, fresh.values())
 
     def _record(self, m: Measurement, fresh: dict[tuple[Any, ...], Raw]) -> None:
+        if m.task_key in self.others:
+            self.left["of operators whose key is another one's in this history"] += 1
+            return
         explained = self.layout.explained(self.db, m.space_key)
         if explained is not None and explained(m.config) is None:
             raise ValueError(f"{list(m.config)} is no row of the space {m.space_key}")
@@ -189,6 +193,9 @@ class _Taking:
 
     def _task(self, t: Task) -> None:
         """Keep a task that is new; of one that is known, only what the history lacks."""
+        if self.layout.is_another(self.db, t.key, t.target, t.shapes, t.payload):
+            self.others.add(t.key)
+            return
         self.counts["tasks"] += self.layout.introduce(self.db, t)
 
     def _run(self, r: RunRecord) -> None:

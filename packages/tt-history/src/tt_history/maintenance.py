@@ -12,6 +12,7 @@ import os
 import sqlite3
 import struct
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -193,7 +194,8 @@ def prune(store: SqliteStore, unwanted: Unwanted, dry_run: bool = False, clock: 
 
 def merge(sources: Sequence[SqliteStore], into: SqliteStore, dry_run: bool = False) -> dict[str, Any]:
     """Bring all records, runs, tasks and tables of others into one history, by date; returns `rows`, `added` and
-    `doubles`, the records that were there more than once and count once.
+    `doubles`, the records that were there more than once and count once, and `others`, those left out because their
+    operator has by chance the key of another one that an earlier file or `into` knows.
 
     Args:
         sources: Of either schema version; they are only read.
@@ -208,15 +210,20 @@ def merge(sources: Sequence[SqliteStore], into: SqliteStore, dry_run: bool = Fal
         opened = [stack.enter_context(s.reading()) for s in others]
         db, layout = stack.enter_context(into.transaction(keep=not dry_run))
         before = _count(db)
+        apart: list[set[str]] = []
         for source, (other, view) in zip(others, opened, strict=True):
             with _blamed(source):
-                _merge_about(db, layout, other, view)
+                apart.append(_merge_about(db, layout, other, view))
                 _merge_tables(db, other, source.name, into.name)
         _merge_runs(db, [other for other, _ in opened])
-        streams = [_told(source, view.raws(other)) for source, (other, view) in zip(others, opened, strict=True)]
+        left: Counter[str] = Counter()
+        streams = [
+            _without(keys, left, _told(source, view.raws(other)))
+            for source, (other, view), keys in zip(others, opened, apart, strict=True)
+        ]
         total = _merge_records(db, layout, streams)
         rows = _count(db)
-    return {"rows": rows, "added": rows - before, "doubles": total - rows}
+    return {"rows": rows, "added": rows - before, "doubles": total - rows, "others": sum(left.values())}
 
 
 def vacuum(store: SqliteStore, dry_run: bool = False) -> dict[str, Any]:
@@ -341,14 +348,27 @@ def _told(source: SqliteStore, records: Iterator[tuple[int, Raw]]) -> Iterator[t
         yield from records
 
 
+def _without(keys: set[str], left: Counter[str], records: Iterator[tuple[int, Raw]]) -> Iterator[tuple[int, Raw]]:
+    """The records of other tasks; `left` counts those that are not told."""
+    for i, raw in records:
+        if (key := raw.place[0]) in keys:
+            left[key] += 1
+        else:
+            yield i, raw
+
+
 def _merge_about(
     db: sqlite3.Connection, layout: Version2, other: sqlite3.Connection, view: Version1 | Version2
-) -> None:
-    """Tasks and spaces that are not yet known."""
+) -> set[str]:
+    """Take tasks and spaces that are not yet known; the keys that are another operator's here."""
+    apart = set()
     for t in view.tasks(other):
         payload = b""
         if isinstance(view, Version2):
             (payload,) = other.execute("SELECT payload FROM known_tasks WHERE key = ?", (t["key"],)).fetchone()
+        if layout.is_another(db, t["key"], t["target"], t["shapes"], payload):
+            apart.add(t["key"])
+            continue
         db.execute(
             "INSERT INTO known_tasks (key, name, op, target, shapes, flops, weight, workload, payload)"
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET"
@@ -361,8 +381,13 @@ def _merge_about(
             layout.keep_space(db, key, content)
         db.executemany(
             "INSERT OR IGNORE INTO task_spaces (task_key, space_key) VALUES (?, ?)",
-            other.execute("SELECT task_key, space_key FROM task_spaces ORDER BY id"),
+            (
+                row
+                for row in other.execute("SELECT task_key, space_key FROM task_spaces ORDER BY id")
+                if row[0] not in apart
+            ),
         )
+    return apart
 
 
 def _merge_runs(db: sqlite3.Connection, others: Iterable[sqlite3.Connection]) -> None:

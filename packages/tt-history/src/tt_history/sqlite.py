@@ -27,7 +27,7 @@ from tt_history.mounts import network
 from tt_history.nearest import Neighbour, neighbours
 from tt_history.transfer import thin
 from tt_history.version1 import Version1
-from tt_history.version2 import INDEXES, RECORDS, RUNS, SCHEMA, VIEWS, Version2
+from tt_history.version2 import INDEXES, RECORDS, RUNS, SCHEMA, UNREADABLE, VIEWS, Version2, left_out
 
 __all__ = ["SqliteStore", "StoreError"]
 
@@ -192,13 +192,14 @@ class SqliteStore:
         """Runs by start, newest last: `id`, `started`, `ended` and `reason` (None until it ended), `info`."""
         with self.reading() as (db, _):
             rows = db.execute("SELECT id, started, ended, reason, info FROM runs ORDER BY rowid").fetchall()
+        left_out(self.name, sum(_info(r[4]) is None for r in rows))
         return [
             {
                 "id": str(i),
                 "started": _seconds(started) or 0.0,
                 "ended": _seconds(ended),
                 "reason": None if reason is None else str(reason),
-                "info": about if isinstance(about := self._parse(f"run {i}", info), dict) else {},
+                "info": _info(info) or {},
             }
             for i, started, ended, reason, info in rows
         ]
@@ -225,24 +226,15 @@ class SqliteStore:
             with self.reading() as (db, layout):
                 try:
                     page = layout.read(db, part)
-                except (*_UNREADABLE, StoreError):  # one damaged row costs that row, not the history
+                except (*UNREADABLE, StoreError):  # one damaged row costs that row, not the history
                     page = []
                     for i in part:
                         try:
                             page += layout.read(db, [i])
-                        except (*_UNREADABLE, StoreError):
+                        except (*UNREADABLE, StoreError):
                             damaged += 1
             yield from page
-        if damaged:
-            warnings.warn(
-                f"{self.name}: {damaged} damaged rows are left out; was the file edited by hand?", stacklevel=2
-            )
-
-    def _parse(self, what: str, text: str) -> Any:
-        try:
-            return from_json(text)
-        except (ValueError, TypeError, RecursionError) as e:
-            raise StoreError(f"{self.name}: {what} cannot be read ({e}); was the file edited by hand?") from e
+        left_out(self.name, damaged)
 
     def _now(self) -> float:
         if self._wall is None:  # one for the store's life: a step of the machine's clock in mid-run is no hour of work
@@ -462,19 +454,24 @@ class SqliteStore:
         return StoreError(f"{name}: SQLite says: {text}")
 
 
-_UNREADABLE = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
-"""What reading a row may raise of which somebody changed a column."""
-
-
 @contextmanager
 def whole(name: str) -> Iterator[None]:
     """Turn whatever cannot be done with what the rows of a file hold into an error about that file: SQLite keeps
     anything in any column."""
     try:
         yield
-    except _UNREADABLE as e:
+    except UNREADABLE as e:
         text = " ".join(str(e).split())[:200]
         raise StoreError(f"{name}: a row is damaged ({type(e).__name__}: {text}); was the file edited by hand?") from e
+
+
+def _info(text: Any) -> dict[str, Any] | None:
+    """What a run says of itself, None where that cannot be read."""
+    try:
+        found = from_json(text)
+    except UNREADABLE:
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _seconds(stored: object) -> float | None:

@@ -6,6 +6,7 @@ import json
 import math
 import sqlite3
 import struct
+import warnings
 import zlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,7 +21,7 @@ from tt_spec.types import IMPORT, Measurement, Task
 
 from tt_history.raw import Explain, Raw, explain, explain_json, raw_of, same, spent_and_noise
 
-__all__ = ["BEST_OF_PLACE", "INDEXES", "OURS", "RECORDS", "SCHEMA", "VIEWS", "Version2"]
+__all__ = ["BEST_OF_PLACE", "INDEXES", "OURS", "RECORDS", "SCHEMA", "UNREADABLE", "VIEWS", "Version2", "left_out"]
 
 _UPGRADE = "schema version 2 needs a newer tt-history: pip install --upgrade tt-history"
 
@@ -150,9 +151,19 @@ LEFT JOIN remarks AS m ON m.id = r.remark
 BEST_OF_PLACE = """
 SELECT r.id, r.median_s FROM records AS r WHERE r.place = ? AND r.median_s IS NOT NULL AND NOT EXISTS (
     SELECT 1 FROM records AS later WHERE later.place = r.place AND later.config = r.config AND later.id > r.id)
-ORDER BY r.median_s, r.id LIMIT 1
+ORDER BY r.median_s, r.id
 """
-"""The fastest row whose latest verdict that is: its index is walked until one has no later record."""
+"""The rows whose latest verdict that is, the fastest first: its index is walked until one has no later record."""
+
+UNREADABLE = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
+"""What reading a row may raise of which somebody changed a column."""
+
+
+def left_out(name: str, rows: int) -> None:
+    """Warn of rows of a file that cannot be read, if there are any."""
+    if rows:
+        warnings.warn(f"{name}: {rows} damaged rows are left out; was the file edited by hand?", stacklevel=3)
+
 
 _IMPORTED = f"SELECT id FROM contexts WHERE origin GLOB '{IMPORT} *'"
 """Contexts of records that came from a file."""
@@ -285,6 +296,12 @@ class Version2:
             for space in t.spaces:
                 self.keep_space(db, space.key, None, space)
                 db.execute("INSERT OR IGNORE INTO task_spaces (task_key, space_key) VALUES (?, ?)", (t.key, space.key))
+
+    def is_another(self, db: sqlite3.Connection, key: str, target: str, shapes: str, payload: bytes) -> bool:
+        """Whether this key is another operator's here: keys have 64 bits, and two may meet by chance. What both targets
+        and shapes say has to do, because workloads are compared by a compiler."""
+        found = db.execute("SELECT target, shapes FROM known_tasks WHERE key = ? AND payload != x''", (key,)).fetchone()
+        return found is not None and payload != b"" and found != (target, shapes)
 
     def introduce(self, db: sqlite3.Connection, t: Task) -> int:
         """Keep a task that is not known, with its spaces; of one that is known, a workload and a payload that were
@@ -424,12 +441,26 @@ class Version2:
 
     def best(self, db: sqlite3.Connection, task_key: str, device: str | None) -> Measurement | None:
         """The valid row of lowest median whose latest verdict it is."""
-        found = []
+        best: tuple[float, int, Measurement] | None = None
+        damaged = 0
         for place in self.places(db, task_key=task_key, device=device) or []:
-            row = db.execute(BEST_OF_PLACE, (place,)).fetchone()
-            if row is not None:
-                found.append((row[1], row[0]))
-        return self.read(db, [min(found)[1]])[0] if found else None
+            found, out = self._best(db, place)
+            damaged += out
+            if found is not None and (best is None or found[:2] < best[:2]):
+                best = found
+        left_out(self.name, damaged)
+        return None if best is None else best[2]
+
+    def _best(self, db: sqlite3.Connection, place: int) -> tuple[tuple[float, int, Measurement] | None, int]:
+        """The best row of a place that can be read, with its median and id, and how many before it cannot."""
+        damaged = 0
+        for i, median_s in db.execute(BEST_OF_PLACE, (place,)):
+            try:
+                (m,) = self.read(db, [i])
+                return (float(median_s), i, m), damaged
+            except (*UNREADABLE, StoreError):  # one damaged row costs that row, not its task's best
+                damaged += 1
+        return None, damaged
 
     def summary(self, db: sqlite3.Connection) -> list[dict[str, Any]]:
         """One per task and device, by first arrival."""
@@ -440,8 +471,13 @@ class Version2:
         ).fetchall()
         found: dict[tuple[str, str], dict[str, Any]] = {}
         first: dict[tuple[str, str], int] = {}
+        damaged = 0
         for i, task_key, device, space_key, name, op, trials, failed, invalid, last, first_id, _ in rows:
-            best = db.execute(BEST_OF_PLACE, (i,)).fetchone()
+            if not all(isinstance(n, int | float) for n in (trials, failed, invalid, last, first_id)):
+                damaged += 1
+                continue
+            best, out = self._best(db, i)
+            damaged += out
             both = (task_key, device)
             s = found.setdefault(
                 both,
@@ -464,8 +500,9 @@ class Version2:
             s["last"] = max(s["last"], last)
             s["space_key"] = space_key  # the place of the latest row comes last
             if best is not None:
-                s["best_s"] = best[1] if s["best_s"] is None else min(s["best_s"], best[1])
+                s["best_s"] = best[0] if s["best_s"] is None else min(s["best_s"], best[0])
             first[both] = min(first.get(both, first_id), first_id)
+        left_out(self.name, damaged)
         return sorted(found.values(), key=lambda s: first[s["task_key"], s["device"]])
 
     def trials(self, db: sqlite3.Connection) -> dict[str, int]:
@@ -565,6 +602,9 @@ class Version2:
                 decoded = from_json(self._unpacked(db, space, knobs))
             times = struct.unpack(f"<{len(seconds) // 8}d", seconds)
             spent, noise = spent_and_noise(_spent(costs, cost))
+            texts = (task, space, origin, device, run, error or "", why or "")
+            if type(runs) is not int or type(at) is not float or not all(type(t) is str for t in texts):
+                raise TypeError("a column holds what does not belong there")
             return Measurement(
                 task, space, codes, decoded, times, runs, error, why or "", spent, origin, device,
                 dict(_parsed(versions)), at, run, noise,

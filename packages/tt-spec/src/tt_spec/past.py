@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from tt_spec.pieces.memory_store import MemoryStore
-from tt_spec.roles import Lends, Store
+from tt_spec.roles import Lends, Recalls, Store
 from tt_spec.types import Foreign, Measurement, Task
 
 __all__ = ["Past"]
@@ -87,6 +87,10 @@ class Past:
             kept.append(self.rows(task, space=False))
             found = kept.best(task.key, self.device)
         return math.inf if found is None else found.latency_s
+
+    def recall(self, key: str) -> Task | None:
+        """The task that the store knows by a key, which may be another operator's by chance."""
+        return self.store.task(key) if isinstance(self.store, Recalls) else None
 
     def lend(self, task: Task, rows: int) -> Sequence[Foreign]:
         """Rows of other tasks and devices that may tell something of this one."""

@@ -83,6 +83,7 @@ __all__ = [
     "Races",
     "RacesModels",
     "ReadsTraces",
+    "Recalls",
     "Realised",
     "Replay",
     "Remarks",
@@ -665,6 +666,15 @@ class Remembers(Protocol):
 
 
 @runtime_checkable
+class Recalls(Protocol):
+    """A store that gives back the tasks that it keeps, so that an operator whose key another one has is told apart."""
+
+    def task(self, key: str) -> Task | None:
+        """A task as it was last remembered, None where it never was."""
+        ...
+
+
+@runtime_checkable
 class ListsRuns(Protocol):
     """A store that tells its runs, for `tt history show`."""
 
@@ -1079,7 +1089,7 @@ CAPABILITIES: dict[str, tuple[type, ...]] = {
     "searcher": (Learns,),
     "scheduler": (Budgeted, Foresees, Overlaps, Peaked),
     "stopper": (LimitsRows, LimitsTime, Bounds, Remarks),
-    "store": (Remembers, ListsRuns, Summarises, Lends),
+    "store": (Remembers, Recalls, ListsRuns, Summarises, Lends),
     "space": (Prestarts,),
     "format": (Writes,),
     "replay": (Fits,),

@@ -31,9 +31,13 @@ from tt_core.errors import ModelError, TargetError, summary
 if TYPE_CHECKING:
     from tvm.target import Target
 
-__all__ = ["Lowered", "lower", "lowered", "payload", "task_of", "tasks_of", "unpack"]
+__all__ = ["Lowered", "Recall", "lower", "lowered", "payload", "task_of", "tasks_of", "unpack"]
 
 Legalizers = Mapping[str, Callable[..., relax.Expr]]
+Recall = Callable[[str], Task | None]
+
+MOST_PAYLOAD = 64 << 20
+"""Bytes that a payload may unpack to: it may come from a file that somebody else wrote."""
 
 _KINDS = (  # the first that a function's name contains
     "conv2d_transpose",
@@ -69,15 +73,23 @@ class Lowered:
     opened: dict[str, Workload] = field(default_factory=dict)
 
 
-def lower(mod: tvm.IRModule, target: Target, plugins: Plugins | None = None, space: str = "both") -> Lowered:
+def lower(
+    mod: tvm.IRModule,
+    target: Target,
+    plugins: Plugins | None = None,
+    space: str = "both",
+    recall: Recall = lambda key: None,
+) -> Lowered:
     """Fold batch norm and constants, fuse elementwise operators into the heavy ones, and extract the tasks.
 
     On CPUs convolutions are laid out as NHWC, in which a vector holds output channels; inputs and outputs of the model
     keep their layout. A space says how its operators are to be written: its builder's
     `legalizers(target)` are functions for `relax.transform.LegalizeOps`, by operator.
+
+    `recall` gives the task that a history knows by a key: where that is another operator, this one gets another key.
     """
     plugins = plugins or Plugins()
-    return tasks_of(*lowered(mod, target, plugins, space), target, plugins, space)
+    return tasks_of(*lowered(mod, target, plugins, space), target, plugins, space, recall)
 
 
 def lowered(mod: tvm.IRModule, target: Target, plugins: Plugins | None, space: str) -> tuple[tvm.IRModule, list[str]]:
@@ -94,7 +106,9 @@ def lowered(mod: tvm.IRModule, target: Target, plugins: Plugins | None, space: s
     return steps.mod, steps.notes
 
 
-def tasks_of(mod: tvm.IRModule, notes: Sequence[str], target: Target, plugins: Plugins, space: str) -> Lowered:
+def tasks_of(
+    mod: tvm.IRModule, notes: Sequence[str], target: Target, plugins: Plugins, space: str, recall: Recall
+) -> Lowered:
     """The second half: the tasks of fused functions."""
     builder, notes, text = _builder(plugins, space), list(notes), str(target)
     calls = _calls(mod) + series.called(mod)
@@ -105,7 +119,7 @@ def tasks_of(mod: tvm.IRModule, notes: Sequence[str], target: Target, plugins: P
         if not isinstance(func, tvm.tirx.PrimFunc) or not calls[var.name_hint] or not outputs(func):
             continue
         single = as_module(func)
-        key = _unmistakable(_key(single, text), single, modules)
+        key = _unmistakable(_key(single, text), single, modules, recall)
         functions.setdefault(key, []).append(var.name_hint)
         modules.setdefault(key, single)
         names.setdefault(key, _task_name(var.name_hint))
@@ -206,7 +220,11 @@ def payload(mod: tvm.IRModule, target: str, space: str) -> bytes:
 
 def unpack(data: bytes) -> tuple[tvm.IRModule, Target, str]:
     """Module, target and name of the space behind a task's payload."""
-    content = json.loads(zlib.decompress(data))
+    reader = zlib.decompressobj()
+    text = reader.decompress(data, MOST_PAYLOAD)
+    if reader.unconsumed_tail:
+        raise ValueError(f"a task's payload must unpack to at most {MOST_PAYLOAD >> 20} MB")
+    content = json.loads(text)
     return tvm.ir.load_json(content["mod"]), tvm.target.Target(json.loads(content["target"])), content["space"]
 
 
@@ -327,11 +345,23 @@ def _key(mod: tvm.IRModule, target: str) -> str:
     return _hash(f"{_workload(mod)}/{target}")
 
 
-def _unmistakable(key: str, mod: tvm.IRModule, known: Mapping[str, tvm.IRModule]) -> str:
-    """The key, or another where a different function has it: TVM's hash has 64 bits and is not made against that."""
-    while key in known and not same(known[key], mod):
+def _unmistakable(key: str, mod: tvm.IRModule, known: Mapping[str, tvm.IRModule], recall: Recall) -> str:
+    """The key, or another where a different function has it, in the model or in a history: TVM's hash has 64 bits and
+    is not made against that."""
+    while not same(known[key], mod) if key in known else _is_another(recall(key), mod):
         key = _hash(f"{key}/another")
     return key
+
+
+def _is_another(task: Task | None, mod: tvm.IRModule) -> bool:
+    """Whether a remembered task is of another function. One whose payload is missing or cannot be read is not: its key
+    is all there is."""
+    if task is None or not task.payload:
+        return False
+    try:
+        return not same(unpack(task.payload)[0], mod)
+    except Exception:  # TVM raises several types for what somebody wrote into a file
+        return False
 
 
 def _workload(mod: tvm.IRModule) -> str:

@@ -205,7 +205,7 @@ def _wrong(content: Any) -> str | None:
     for i, given in enumerate(content["inputs"]):
         try:
             name, shape, dtype = given["name"], given["shape"], np.dtype(_numpy(given["dtype"]))
-        except (KeyError, TypeError, IndexError):
+        except (KeyError, TypeError, ValueError, IndexError):
             return f"input {i} needs 'name', 'shape' and 'dtype'"
         if type(given["dtype"]) is not str:  # numpy takes None for float64
             return f"input {i} needs the name of a dtype"

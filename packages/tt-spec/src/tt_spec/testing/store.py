@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tt_spec.pieces.synthetic import synthetic_task
-from tt_spec.roles import Lends, ListsRuns, Remembers, Summarises, capabilities
+from tt_spec.roles import Lends, ListsRuns, Recalls, Remembers, Summarises, capabilities
 from tt_spec.types import ERRORS, Measurement, Task, Trial
 
 __all__ = ["StoreContract"]
@@ -110,6 +111,15 @@ class StoreContract:
         piece.remember(tasks)
         piece.remember(tasks[:1])
         assert list(piece.query()) == [], "a task is no measurement"
+
+    def test_recalls_tasks(self, piece: Any) -> None:
+        if Recalls not in capabilities("store", piece):
+            return
+        task, other = replace(synthetic_task("a"), payload=b"its workload"), synthetic_task("b")
+        assert piece.task(task.key) is None, "None where a task was never remembered"
+        piece.remember([task, other])
+        found = piece.task(task.key)
+        assert found is not None and (found.key, found.payload) == (task.key, task.payload), "a task as it was kept"
 
     def test_lists_its_runs(self, piece: Any) -> None:
         if ListsRuns not in capabilities("store", piece):

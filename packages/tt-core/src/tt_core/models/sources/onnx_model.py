@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -19,7 +19,7 @@ from tt_core.models.rewrites.apply import nodes
 from tt_core.models.sources import shapes as shape_options
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, ValueInfoProto
+    from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto
 
 __all__ = ["OnnxFormat", "bound", "convert", "read"]
 
@@ -58,11 +58,25 @@ def read(path: Path) -> ModelProto:
         if (many := sum(1 for _ in nodes(model.graph))) > MOST_NODES:
             raise ModelError(f"{path} has {many} operators, {MOST_NODES} at most can be tuned")
         onnx.load_external_data_for_model(model, str(path.parent))
+        for tensor in _tensors(model.graph):
+            _import("onnx.numpy_helper").to_array(tensor)  # raises where its bytes are not those of its shape and type
     except ModelError:
         raise
     except Exception as e:  # protobuf, onnx and the operating system each raise their own types
         raise ModelError(f"{path} is not a usable ONNX model: {summary(e)}") from e
     return model
+
+
+def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
+    """Weights and constants, those of branches and loop bodies too."""
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+            for inner in [attribute.g, *attribute.graphs]:
+                yield from _tensors(inner)
 
 
 def bound(model: ModelProto, fix: Fixed, source: str) -> ModelProto:
