@@ -53,5 +53,6 @@ def run(arguments: Sequence[str]) -> int:
         if said is None:
             raise
         text, code = f"{said()} (see tt-history --help)", 2
-    print(f"tt-history: {' '.join(text.split())}", file=sys.stderr)
+    plain = "".join(c if c.isprintable() else " " for c in text)  # of a stranger's file, say
+    print(f"tt-history: {' '.join(plain.split())}", file=sys.stderr)
     return code
