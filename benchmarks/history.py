@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from tt_history.raw import explain
-from tt_spec import Knob, Measurement, Pipeline, Space, Task
+from tt_spec import Knob, Measurement, Pipeline, Plugins, Space, Task
 from tt_spec.pieces.null_surrogate import NullSurrogate
 from tt_spec.pieces.random_searcher import RandomSearcher
 from tt_spec.pieces.top_sampler import TopSampler
@@ -107,6 +107,9 @@ def records(t: Task, n: int, seed: int, started: float, repeat: float = 0.05) ->
 def first_version() -> Any:
     """Version 1's module, from the repository's history."""
     source = subprocess.run(["git", "show", VERSION_1], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    source = source.replace(
+        "from tt_spec.roles import StoreError", "from tt_spec.errors import StoreError"
+    )  # moved since
     module = types.ModuleType("tt_history_1")
     exec(compile(source, VERSION_1, "exec"), module.__dict__)
     return module
@@ -284,6 +287,30 @@ def vacuum(store: Any, path: str) -> tuple[float, str]:
     return now() - began, f"{done['bytes_before'] / 1e6:.0f} -> {done['bytes']['file'] / 1e6:.0f} MB"
 
 
+def exporting(form: str) -> Callable[..., tuple[float, str]]:
+    def run(store: Any, path: str, file: str) -> tuple[float, str]:
+        from tt_history import exchange
+
+        piece = Plugins().build("format", form)
+        began = now()
+        done = exchange.export(store, piece, Path(file))
+        return now() - began, f"{done['written']:,} records, {os.path.getsize(file) / 1e6:.0f} MB"
+
+    return run
+
+
+def importing(form: str) -> Callable[..., tuple[float, str]]:
+    def run(store: Any, path: str, file: str) -> tuple[float, str]:
+        from tt_history import exchange
+
+        piece = Plugins().build("format", form)
+        began = now()
+        done = exchange.take(store, piece, Path(file))
+        return now() - began, f"{done['added']:,} of {done['records']:,} added"
+
+    return run
+
+
 def migrate(store: Any, path: str) -> tuple[float, str]:
     before = os.path.getsize(path)
     began = now()
@@ -313,6 +340,8 @@ OPERATIONS: dict[str, Callable[..., tuple[float, str]]] = {
     "merge": merge,
     "vacuum": vacuum,
     "migrate": migrate,
+    **{f"export_{form}": exporting(form) for form in ("parquet", "csv")},
+    **{f"import_{form}": importing(form) for form in ("parquet", "csv")},
 }
 
 
@@ -412,6 +441,8 @@ def compare(folder: Path, n: int, tasks: int) -> None:
         if operation == "by_date":
             maintained("vacuum after it", do("vacuum", 2, copy))
         copy.unlink()
+    for form, bound in (("parquet", 60), ("csv", 120)):
+        exchanged(folder, new, form, bound)
     half_a, half_b = folder / "a.db", folder / "b.db"
     do("fill", 2, half_a, tasks, rows // 2, 0)
     do("fill", 2, half_b, tasks, rows // 2, 1)
@@ -419,6 +450,22 @@ def compare(folder: Path, n: int, tasks: int) -> None:
     maintained("migrate", do("migrate", 2, old))
     maintained("vacuum after it", do("vacuum", 2, old))
     line("bytes a record, migrated", None, size_of(old) / n, "bytes", None)
+
+
+def exchanged(folder: Path, history: Path, form: str, bound: float) -> None:
+    """To a file and, twice, from it."""
+    file, into = folder / f"all.{form}", folder / "imported.db"
+    for what, operation, path in (
+        (f"export {form}", f"export_{form}", history),
+        (f"import {form}", f"import_{form}", into),
+        ("import it again", f"import_{form}", into),
+    ):
+        done = do(operation, 2, path, str(file))
+        line(what, None, done["s"], "s", bound, done["remark"])
+        line("  its memory", None, done["peak_mb"], "MB", 500)
+    for path in folder.glob("all.*"):
+        path.unlink()
+    into.unlink()
 
 
 def maintained(what: str, done: dict[str, Any]) -> None:

@@ -77,13 +77,14 @@ def test_its_pieces_are_listed_with_their_distribution(listed):
 def test_its_options_are_tuned_by_suggest(python, listed, tmp_path):
     (climb,) = [p for p in listed["pieces"] if p["name"] == "hillclimb"]
     assert climb["ranges"]["steps"] == {"type": "integer", "low": 1, "high": 8, "log": False}
-    task = "Task('k', 'depthwise', 'dwconv2d', 'llvm', (), 1e6)"
+    task = "Task('k', 'convolution', 'conv2d', 'llvm', (), 1e6)"
     python("-c", f"from tt_history import SqliteStore as S; from tt_spec import Task; S('tt.db').remember([{task}])")
     recipe = tmp_path / "hill.toml"
     recipe.write_text('batch = 8\n[searcher]\npiece = "hillclimb"\n[surrogate]\npiece = "knn"\n')
-    recorded = str(RECORDINGS / "mobilenet-dw-*-template.json.gz")
-    command = ["-m", "tt_core", "suggest", "depthwise", "--by", "replay", "--trials", "4", "--against", "random"]
-    command += ["--recipe", str(recipe), "--recordings", recorded, "--device", "here", "--json"]
+    recorded = [str(RECORDINGS / f"resnet18-{n}-template.json.gz") for n in ("64", "128", "128-stride", "256", "512")]
+    command = ["-m", "tt_core", "suggest", "convolution", "--by", "replay", "--trials", "3", "--against", "random"]
+    command += ["--recipe", str(recipe), "--device", "here", "--json"]
+    command += [word for file in recorded for word in ("--recordings", file)]
     (found,) = json.loads(python(*command, "--out", str(tmp_path / "my.toml")).stdout)
     told, written = found["evidence"]["replay"], (tmp_path / "my.toml").read_text()
     assert told["recipe"]["searcher"]["piece"] == "hillclimb" and told["chosen"] < 1, told

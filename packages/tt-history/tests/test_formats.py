@@ -19,8 +19,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tt_history import SqliteStore, commands, exchange, maintenance
 from tt_history.cli import run
-from tt_spec import ERRORS, Content, Knob, Measurement, Noise, Plugins, RunRecord, Space, Task, VirtualClock
+from tt_spec import Content, Knob, Measurement, Plugins, RunRecord, Space, Task, VirtualClock
 from tt_spec.testing import FormatContract
+from tt_spec.testing.strategies import MEASUREMENTS, RUNS
 
 FORMATS = ("jsonl", "csv", "parquet")
 SPACE = Space((Knob("tile", "tile", ((1, 4), (2, 2), (4, 1))), Knob("most", "choice", (0.5, math.inf))))
@@ -91,36 +92,6 @@ class TestParquet(FormatContract):
     @pytest.fixture
     def piece(self):
         return build(needs("parquet"))
-
-
-TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
-NUMBER = st.floats(allow_nan=False) | st.integers(-(2**53), 2**53)
-PLAIN = st.none() | st.booleans() | NUMBER | TEXT
-NAME = TEXT.filter(lambda t: not t.startswith("$"))
-VALUE = st.recursive(
-    PLAIN, lambda x: st.lists(x, max_size=3) | st.lists(x, max_size=3).map(tuple) | st.dictionaries(NAME, x, max_size=2)
-)
-TIME = st.floats(0.0, 4e9)
-SECONDS = st.floats(5e-324, 1e300).filter(lambda s: s > 0)
-MEASUREMENTS = st.builds(
-    lambda verdict, **about: Measurement(seconds=verdict[0], error=verdict[1], **about),
-    verdict=st.lists(SECONDS, min_size=1, max_size=4).map(lambda s: (tuple(s), None))
-    | st.sampled_from(ERRORS).map(lambda e: ((), e)),
-    task_key=TEXT,
-    space_key=TEXT,
-    config=st.lists(st.integers(0, 2**40), max_size=4).map(tuple),
-    knobs=st.dictionaries(NAME, VALUE, max_size=3),
-    runs=st.integers(0, 2**40),
-    why=TEXT | st.lists(TEXT, max_size=3).map("\r\n".join),
-    cost=st.dictionaries(NAME, st.floats(allow_nan=False), max_size=3),
-    origin=TEXT,
-    device=TEXT,
-    versions=st.dictionaries(NAME, TEXT, max_size=2),
-    at=TIME,
-    run_id=TEXT,
-    noise=st.none() | st.builds(Noise, st.integers(0, 99), st.integers(0, 99), TIME, TIME),
-)
-RUNS = st.builds(RunRecord, TEXT, TIME, st.none() | TIME, st.none() | NAME.filter(bool), st.dictionaries(NAME, VALUE))
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])

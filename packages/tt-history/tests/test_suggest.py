@@ -17,6 +17,7 @@ from tt_history.cli import run
 from tt_history.errors import HistoryError
 from tt_history.exchange import export, take
 from tt_history.maintenance import merge
+from tt_history.suggest_command import _lines
 from tt_history.suggestion import study
 from tt_history.suggestion.past_runs import judged, reached
 from tt_history.suggestion.toml import written
@@ -27,7 +28,7 @@ from tt_spec.suggestions import Suggestion, keep, newest, suggestions
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
-from tt_history_landscapes import TT, Host, Landscape, pieces, tomllib  # noqa: E402
+from tt_history_landscapes import TT, Fitting, Host, Landscape, pieces, tomllib  # noqa: E402
 
 SPACE = Space((Knob("tile", "choice", tuple(range(64))),))
 HOST: Any = Host()
@@ -82,6 +83,40 @@ def test_it_can_say_no(history, kind):
     if kind == "misleads":
         assert gain is not None
         assert found.evidence["replay"]["chosen"] < 0.9 and gain["ratio"] > 1, "what chose it was misled"
+
+
+def test_one_task_that_judges_is_too_few_however_many_seeds(history):
+    found = asked(history, "few")
+    told = found.evidence["replay"]
+    assert told["judges"] == 1 and told["held_out"]["p"] < 0.05 and told["held_out"]["ratio"] < 1
+    assert not found.better and not found.recipe and "too few to tell" in found.evidence["notes"][0]
+
+
+def test_a_history_that_is_no_recording_is_replayed_and_labelled_so(history, capsys):
+    with pieces("unrecorded", Fitting):
+        (found,) = suggest(history, "conv", host=HOST, by="replay", trials=12)
+    assert found.better and found.ground == "model" and set(found.evidence) == {"model"}
+    told = "\n".join(_lines(found, "tt"))
+    assert "better by replays over a fitted model" in told and "replays over a model fitted to the history:" in told
+
+
+@pytest.mark.parametrize("kind", ["noise", "misleads"])
+def test_a_fitted_model_never_outvotes_a_recording(history, kind):
+    with pieces(kind, Fitting):
+        (found,) = suggest(history, "conv", host=HOST, by="replay", trials=8)
+    assert not found.better and found.ground is None and set(found.evidence) == {"replay"}
+
+
+def test_a_fitted_model_never_outvotes_past_runs(history):
+    store = SqliteStore(history)
+    for i in range(1, 15):
+        past(store, i, recipe("tt", 64), arrives=20 + i)
+        past(store, i, recipe("mine", 32), arrives=10 + i)
+    store.close()
+    with pieces("unrecorded", Fitting):
+        (found,) = suggest(history, "conv", host=HOST, trials=8)
+    assert found.evidence["model"]["held_out"]["ratio"] < 1 and found.ground == "runs"
+    assert found.recipe["searcher"] == {"piece": "hill", "steps": 32}
 
 
 def test_the_same_seed_tries_the_same(history, tmp_path):

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,7 +35,8 @@ class Hill(RandomSearcher):
 
 class Landscape:
     """Seconds by the recipe's options. `kind` is how: "helps", "noise" (options do not matter), "misleads" (what helps
-    the tasks that choose harms those that judge), "dies" (the process is killed in play `at`)."""
+    the tasks that choose harms those that judge), "few" (helps, and four tasks are recorded), "dies" (the process is
+    killed in play `at`)."""
 
     plays = 0
     at = -1
@@ -45,7 +47,7 @@ class Landscape:
     def playables(self, paths: Any) -> list[Playable]:
         if self.kind == "unrecorded":
             return []
-        names = [f"task{i}" for i in range(9)]
+        names = [f"task{i}" for i in range(4 if self.kind == "few" else 9)]
         return [Playable(n, n, "conv2d", n, 2.0**i, "xeon", n, "f", (n,), 100, 0.1) for i, n in enumerate(names)]
 
     def play(self, host: Any, playable: Playable, recipe: str, seed: int, *, trials: int, goal: float = 1.0) -> Played:
@@ -65,10 +67,22 @@ class Landscape:
         return Played(t, (0.5,) * (n - 1) + (1.0,))
 
 
+class Fitting(Landscape):
+    """A replay that also plays over a model of a history's rows, where options help whatever the recordings say."""
+
+    def fitted(self, history: Path, task_keys: Any, device: str) -> list[Playable]:
+        return [replace(p, fitted=True) for p in Landscape("helps").playables(())]
+
+    def play(self, host: Any, playable: Playable, recipe: str, seed: int, *, trials: int, goal: float = 1.0) -> Played:
+        by = Landscape("helps" if playable.fitted else self.kind)
+        return by.play(host, playable, recipe, seed, trials=trials, goal=goal)
+
+
 class Pieces:
     """Hooks of a plug-in."""
 
     kind = "helps"
+    replay: type[Landscape] = Landscape
 
     @hookimpl
     def tt_searchers(self) -> list[Entry]:
@@ -77,7 +91,7 @@ class Pieces:
 
     @hookimpl
     def tt_replays(self) -> list[Entry]:
-        return [Entry("recordings", lambda: Landscape(self.kind))]
+        return [Entry("recordings", lambda: self.replay(self.kind))]
 
 
 class Host:
@@ -94,12 +108,12 @@ class Host:
 
 
 @contextmanager
-def pieces(kind: str):
+def pieces(kind: str, replay: type[Landscape] = Landscape):
     """tt-history's modules find these pieces, and no installed ones."""
     from tt_history.suggestion import plays, replays, study
 
     mine = Pieces()
-    mine.kind = kind
+    mine.kind, mine.replay = kind, replay
 
     def found(*args: Any, **options: Any) -> Plugins:
         return Plugins([("landscapes", mine)], installed=False)

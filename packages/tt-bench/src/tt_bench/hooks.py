@@ -27,6 +27,14 @@ def tt_replays() -> list[Entry]:
     return [Entry("recordings", "tt_bench.playing:Player", "recordings of tt record, and models of other histories")]
 
 
+@hookimpl
+def tt_formats() -> list[Entry]:
+    return [
+        Entry("t4", "tt_bench.t4_format:T4Format", "results as tuners exchange them, JSON", "TuningSchema T4 1.0.0"),
+        Entry("kernel-tuner", "tt_bench.kernel_tuner:KernelTunerFormat", "cache files, read only", "Kernel Tuner"),
+    ]
+
+
 def _train() -> Any:
     return import_module("tt_bench.train_command").train
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
+import math
 import zlib
 from datetime import datetime, timezone
 from typing import Any
@@ -19,7 +20,7 @@ from tt_spec import Measurement, Task, from_json, to_json
 from tt_bench.errors import BenchError
 from tt_bench.recording import Pace, Recorded, Recording
 
-__all__ = ["VERSION", "check_space", "pack", "read", "unpack", "write", "wrong_format"]
+__all__ = ["VERSION", "check_space", "measured_of", "pack", "read", "result", "unpack", "write", "wrong_format"]
 
 VERSION = "1.0.0"
 
@@ -43,7 +44,8 @@ def write(recording: Recording, version: int) -> dict[str, Any]:
     results = []
     for number, part in enumerate(recording.parts):
         for m, statements in zip(part.measured, part.statements, strict=True):
-            results.append(_result(number, m, statements))
+            own = {"task": number, "config": m.config, "error": m.error, "why": m.why, "runs": m.runs, "cost": m.cost}
+            results.append(result(m, json.dumps(own), statements))
     tasks = [
         {
             "task": to_json(p.whole),
@@ -65,23 +67,27 @@ def write(recording: Recording, version: int) -> dict[str, Any]:
     return {"schema_version": VERSION, "metadata": {"timeunit": "seconds", "tt": own}, "results": results}
 
 
-def _result(number: int, m: Measurement, statements: np.ndarray | None) -> dict[str, Any]:
-    own = {"task": number, "config": m.config, "error": m.error, "why": m.why, "runs": m.runs, "cost": m.cost}
+def result(m: Measurement, own: str, statements: np.ndarray | None = None) -> dict[str, Any]:
+    """A measurement as T4 has it.
+
+    Args:
+        own: JSON of what has no place there.
+    """
     measurements = [
         {"name": "time", "value": m.latency_s if m.seconds else "failed", "unit": "s"},
-        {"name": "tt", "value": json.dumps(own), "unit": ""},
+        {"name": "tt", "value": own, "unit": ""},
     ]
     if statements is not None:
         measurements.append({"name": "statements", "value": pack(statements), "unit": "zlib float32 (n, 164)"})
     return {
-        "timestamp": datetime.fromtimestamp(m.at, timezone.utc).isoformat(),
-        "configuration": json.loads(json.dumps(m.knobs)),
+        "timestamp": datetime.fromtimestamp(min(max(m.at, 0.0), _LAST), timezone.utc).isoformat(),
+        "configuration": _plain(m.knobs),
         "objectives": ["time"],
         "times": {
-            "compilation_time": m.cost.get("build", 0.0),
-            "benchmark": m.cost.get("run", 0.0),
+            "compilation_time": _spent(m, "build"),
+            "benchmark": _spent(m, "run"),
             "runtimes": list(m.seconds),
-            "framework": m.cost.get("apply", 0.0),
+            "framework": _spent(m, "apply"),
             "search_algorithm": 0.0,
             "validation": 0.0,
         },
@@ -89,6 +95,24 @@ def _result(number: int, m: Measurement, statements: np.ndarray | None) -> dict[
         "correctness": 0.0 if m.error == "wrong-result" else 1.0,
         "measurements": measurements,
     }
+
+
+_LAST = 253402300799.0
+"""The last second of the year 9999, after which there is no ISO date."""
+
+
+def _spent(m: Measurement, what: str) -> float:
+    spent = m.cost.get(what, 0.0)
+    return spent if math.isfinite(spent) else 0.0
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON of other programs has it: tuples are arrays, and what is not finite is text."""
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    return repr(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 MOST = 64 << 20
@@ -122,31 +146,38 @@ def _part(about: dict[str, Any], number: int, results: list[Any], own: dict[str,
         mine = json.loads(values["tt"])
         if mine["task"] != number:
             continue
-        config = tuple(mine["config"])
-        measured.append(
-            Measurement(
-                task.key,
-                task.space.key,
-                config,
-                task.space.decode(config),
-                tuple(float(s) for s in r["times"]["runtimes"]),
-                mine["runs"],
-                mine["error"],
-                mine["why"],
-                mine["cost"],
-                "record",
-                own["device"],
-                own["versions"],
-                datetime.fromisoformat(r["timestamp"]).timestamp(),
-            )
-        )
+        measured.append(measured_of(task, r, mine, own))
         if "statements" in values:
-            statements[config] = unpack(values["statements"])
+            statements[measured[-1].config] = unpack(values["statements"])
     keep = None if about["keep"] is None else tuple(tuple(k) for k in about["keep"])
     part = Recorded.of(task, keep, measured, statements, Pace(**about["pace"]))
     if len(part.rows) != about["rows"]:
         raise ValueError(f"task {task.name} has {len(part.rows)} rows of {about['rows']}")
     return part
+
+
+def measured_of(task: Task, r: dict[str, Any], mine: dict[str, Any], own: dict[str, Any]) -> Measurement:
+    """The measurement that a result of a recording tells.
+
+    Args:
+        mine, own: What the result and the file say in `tt`.
+    """
+    config = tuple(mine["config"])
+    return Measurement(
+        task.key,
+        task.space.key,
+        config,
+        task.space.decode(config),
+        tuple(float(s) for s in r["times"]["runtimes"]),
+        mine["runs"],
+        mine["error"],
+        mine["why"],
+        mine["cost"],
+        "record",
+        own["device"],
+        own["versions"],
+        datetime.fromisoformat(r["timestamp"]).timestamp(),
+    )
 
 
 def check_space(task: Task, key: str, name: str) -> None:

@@ -13,7 +13,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from itertools import islice
 from pathlib import Path
@@ -26,7 +26,7 @@ from tt_spec.roles import Format, Writes
 from tt_spec.serial import to_json
 from tt_spec.types import IMPORT, Measurement, RunRecord, Task
 
-from tt_history.raw import Raw, raw_of
+from tt_history.raw import Explain, Raw, explain, raw_of
 from tt_history.sqlite import SqliteStore
 from tt_history.version2 import Version2
 
@@ -111,6 +111,9 @@ class _Taking:
 
     Args:
         file: Its name, as records are marked with it.
+        brought: Decoders of spaces that the history lacked. Their choices are the file's own objects, as those of its
+            records may be, so that comparing both takes no time.
+        versions: JSON of versions.
     """
 
     db: sqlite3.Connection
@@ -122,6 +125,8 @@ class _Taking:
     left: Counter[str] = field(default_factory=Counter)
     others: set[str] = field(default_factory=set)
     places: dict[tuple[str, str, str], int] = field(default_factory=dict)
+    brought: dict[str, Explain] = field(default_factory=dict)
+    versions: dict[tuple[tuple[str, str], ...], str] = field(default_factory=dict)
 
     def result(self) -> dict[str, Any]:
         names = ("records", "added", "known", "measured_here", "tasks", "runs")
@@ -154,12 +159,14 @@ class _Taking:
         if m.task_key in self.others:
             self.left["of operators whose key is another one's in this history"] += 1
             return
-        explained = self.layout.explained(self.db, m.space_key)
-        if explained is not None and explained(m.config) is None:
+        explained = self.brought.get(m.space_key) or self.layout.explained(self.db, m.space_key)
+        known = None if explained is None else explained(m.config)
+        if explained is not None and known is None:
             raise ValueError(f"{list(m.config)} is no row of the space {m.space_key}")
-        base = m.origin.split(" ", 1)[1].split(",")[0] if m.imported and " " in m.origin else m.origin
-        origin = f"{IMPORT} {base.split(',')[0][:40]}, {self.file}, {self.today}"
-        raw = raw_of(replace(m, origin=origin), explained)
+        versions = tuple(m.versions.items())
+        if versions not in self.versions:
+            self.versions[versions] = to_json(m.versions)
+        raw = raw_of(m, known, self.versions[versions])._replace(origin=self._origin(m))
         name = (raw.place, raw.config, raw.at, raw.seconds, raw.error)
         if name in fresh:
             self.counts["known"] += 1
@@ -174,6 +181,10 @@ class _Taking:
             fresh[name] = raw
         else:
             self.counts[same] += 1
+
+    def _origin(self, m: Measurement) -> str:
+        base = m.origin.split(" ", 1)[1].split(",")[0] if m.imported and " " in m.origin else m.origin
+        return f"{IMPORT} {base.split(',')[0][:40]}, {self.file}, {self.today}"
 
     def _there(self, raw: Raw) -> list[tuple[float, bytes, str | None, str]]:
         """What the history has of a row."""
@@ -196,7 +207,9 @@ class _Taking:
         if self.layout.is_another(self.db, t.key, t.target, t.shapes, t.payload):
             self.others.add(t.key)
             return
+        fresh = [s for s in t.spaces if self.layout.explained(self.db, s.key) is None]
         self.counts["tasks"] += self.layout.introduce(self.db, t)
+        self.brought.update((s.key, explain(s)) for s in fresh)
 
     def _run(self, r: RunRecord) -> None:
         """A run of somebody else: marked, and no recording of ours even if it was theirs."""

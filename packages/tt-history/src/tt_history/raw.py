@@ -45,15 +45,14 @@ class Raw(NamedTuple):
     knobs: str | None
 
 
-def raw_of(m: Measurement, explained: Explain | None, versions: Callable[[dict[str, str]], str] = to_json) -> Raw:
+def raw_of(m: Measurement, known: dict[str, Any] | None, versions: str) -> Raw:
     """The record of a measurement; a `why` that is not UTF-8 is kept with escapes.
 
     Args:
-        explained: How its space decodes rows, None if that is not known.
+        known: The row's knobs as its space decodes them, None if that is not known.
         versions: JSON of its versions, which are the same for a whole run.
     """
     config = [int(c) for c in m.config]
-    known = None if explained is None else explained(config)
     knobs = None if known is not None and same(known, m.knobs) else to_json(m.knobs)
     seconds = [float(s) for s in m.seconds]
     return Raw(
@@ -61,7 +60,7 @@ def raw_of(m: Measurement, explained: Explain | None, versions: Callable[[dict[s
         str(config).replace(" ", ""),
         m.origin,
         m.run_id,
-        versions(m.versions),
+        versions,
         m.cost if m.noise is None else {**m.cost, **{NOISE + k: float(v) for k, v in vars(m.noise).items()}},
         m.error,
         m.latency_s if m.error is None else None,

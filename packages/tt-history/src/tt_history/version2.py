@@ -211,13 +211,14 @@ class Version2:
         """Add measurements; call it inside a transaction."""
         texts: dict[int, str] = {}
 
-        def versions(v: dict[str, str]) -> str:  # one object serves a whole run
-            text = texts.get(id(v))
+        def raw(m: Measurement) -> Raw:
+            text = texts.get(id(m.versions))  # one object serves a whole run
             if text is None:
-                text = texts[id(v)] = to_json(v)
-            return text
+                text = texts[id(m.versions)] = to_json(m.versions)
+            explained = self.explained(db, m.space_key)
+            return raw_of(m, None if explained is None else explained(m.config), text)
 
-        self.insert(db, (raw_of(m, self.explained(db, m.space_key), versions) for m in batch))
+        self.insert(db, map(raw, batch))
 
     def insert(
         self, db: sqlite3.Connection, raws: Iterable[Raw], ids: Iterator[int] | None = None, into: str = "records"

@@ -43,6 +43,10 @@ LINE = 32 << 20
 
 _TEXT = 1 << 20
 _INTEGER = 1 << 62
+_INTEGERS: set[type] = {int}
+_FLOATS: set[type] = {float}
+_NUMBERS: set[type] = {int, float}
+_STRINGS: set[type] = {str}
 
 
 @dataclass(frozen=True)
@@ -173,9 +177,10 @@ def check(item: Item) -> None:
 
 def _check_measurement(m: Measurement) -> None:
     _texts(task_key=m.task_key, space_key=m.space_key, why=m.why, origin=m.origin, device=m.device, run_id=m.run_id)
-    if type(m.config) is not tuple or not all(type(c) is int and 0 <= c < _INTEGER for c in m.config):
+    row = m.config
+    if type(row) is not tuple or not _all(row, _INTEGERS) or (row and not (min(row) >= 0 and max(row) < _INTEGER)):
         raise ValueError(f"config must be integers from 0, got {str(m.config)[:60]}")
-    if type(m.seconds) is not tuple or not all(type(s) is float for s in m.seconds):
+    if type(m.seconds) is not tuple or not _all(m.seconds, _FLOATS):
         raise ValueError(f"seconds must be floats, got {str(m.seconds)[:60]}")
     if type(m.runs) is not int or not 0 <= m.runs < _INTEGER:
         raise ValueError(f"runs must be an integer from 0, got {str(m.runs)[:60]!r}")
@@ -183,15 +188,19 @@ def _check_measurement(m: Measurement) -> None:
     for name, of in (("knobs", m.knobs), ("cost", m.cost), ("versions", m.versions)):
         if type(of) is not dict:
             raise ValueError(f"{name} must be an object, got {type(of).__name__}")
-    if not all(type(v) is float or type(v) is int for v in m.cost.values()):
+    if not _all(m.cost.values(), _NUMBERS):
         raise ValueError(f"cost must be seconds by name, got {str(m.cost)[:60]}")
-    if not all(type(v) is str for v in m.versions.values()):
+    if not _all(m.versions.values(), _STRINGS):
         raise ValueError(f"versions must be texts by name, got {str(m.versions)[:60]}")
     if m.noise is not None:
         if type(m.noise) is not Noise:
             raise ValueError(f"noise must be an object, got {type(m.noise).__name__}")
         for name, value in vars(m.noise).items():
             _number(name, value)
+
+
+def _all(values: Iterable[object], kinds: set[type]) -> bool:
+    return kinds.issuperset(map(type, values))  # a loop takes several times as long, and this is asked of every row
 
 
 def _check_task(t: Task) -> None:

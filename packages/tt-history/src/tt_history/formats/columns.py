@@ -17,7 +17,9 @@ from tt_spec.exchange import Content, Item
 from tt_spec.serial import from_json, to_json
 from tt_spec.types import Measurement, Noise, RunRecord, Task
 
-__all__ = ["RECORDS", "RUNS", "TASKS", "Cells", "Tables", "record", "run", "task", "told"]
+from tt_history.raw import Explain, explain
+
+__all__ = ["RECORDS", "RUNS", "TASKS", "Cells", "Rows", "Tables", "run", "task", "told"]
 
 RECORDS = {
     "task_key": "text",
@@ -54,6 +56,8 @@ TASKS = {
 }
 
 RUNS = {"id": "text", "started": "number", "ended": "number?", "reason": "text?", "info": "json"}
+
+_INTEGERS = {int}
 
 _KNOWN = 100_000
 """Values whose JSON is kept at most."""
@@ -93,11 +97,14 @@ class Tables(ABC):
 
     def read(self, path: Path) -> Iterator[tuple[str, Item]]:
         tasks, runs = _beside(path)
+        rows = Rows()
         for other, names, make in ((tasks, TASKS, task), (runs, RUNS, run)):
             if other.exists():
                 for where, item in self.rows(other, names, make):
+                    if isinstance(item, Task):
+                        rows.learn(item)
                     yield f"{other.name}, {where}", item
-        yield from self.rows(path, RECORDS, record)
+        yield from self.rows(path, RECORDS, rows.record)
 
 
 class Cells:
@@ -120,7 +127,7 @@ class Cells:
             m.runs,
             m.error,
             m.why,
-            self._knobs(m.knobs),
+            self.knobs(m.knobs),
             _costs(m.cost),
             None if m.noise is None else to_json(dict(vars(m.noise))),
             m.origin,
@@ -129,7 +136,8 @@ class Cells:
             m.run_id,
         ]
 
-    def _knobs(self, knobs: dict[str, Any]) -> str:
+    def knobs(self, knobs: dict[str, Any]) -> str:
+        """The cell of a record's knobs."""
         known, names = self._json, self._names
         parts = []
         for name, value in knobs.items():
@@ -156,26 +164,45 @@ def _versions(items: tuple[tuple[str, str], ...]) -> str:
     return to_json(dict(items))
 
 
-def record(cells: Sequence[Any]) -> Measurement:
-    """The measurement of a row; ValueError where a cell cannot be read."""
-    task, space, device, config, _, seconds, runs, error, why, knobs, cost, noise, origin, versions, at, run_id = cells
-    return Measurement(
-        task,
-        space,
-        tuple(config),
-        _object("knobs", knobs),
-        tuple(seconds),
-        runs,
-        error,
-        why,
-        _object("cost", cost),
-        origin,
-        device,
-        dict(_parsed(versions)),
-        at,
-        run_id,
-        None if noise is None else _noise(noise),
-    )
+class Rows:
+    """The measurements of rows. Where a space says the very knobs that a cell does, the cell is not parsed."""
+
+    def __init__(self) -> None:
+        self._explained: dict[str, Explain] = {}
+        self._cells = Cells()
+
+    def learn(self, t: Task) -> None:
+        """Know a task's spaces."""
+        self._explained.update((s.key, explain(s)) for s in t.spaces)
+
+    def record(self, cells: Sequence[Any]) -> Measurement:
+        """The measurement of a row; ValueError where a cell cannot be read."""
+        task, space, device, config, _, seconds, runs, error, why, knobs, cost, noise, origin, versions, at, run_id = (
+            cells
+        )
+        row = tuple(config)
+        return Measurement(
+            task,
+            space,
+            row,
+            self._knobs(space, row, knobs),
+            tuple(seconds),
+            runs,
+            error,
+            why,
+            _object("cost", cost),
+            origin,
+            device,
+            dict(_parsed(versions)),
+            at,
+            run_id,
+            None if noise is None else _noise(noise),
+        )
+
+    def _knobs(self, space: str, row: tuple[Any, ...], text: str) -> dict[str, Any]:
+        explained = self._explained.get(space)
+        known = explained(row) if explained is not None and set(map(type, row)) == _INTEGERS else None
+        return known if known is not None and self._cells.knobs(known) == text else _object("knobs", text)
 
 
 def task(cells: Sequence[Any]) -> Task:

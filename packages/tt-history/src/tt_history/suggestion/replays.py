@@ -22,7 +22,7 @@ from tt_history.suggestion.study import Found, Limits, Study, opened
 from tt_history.suggestion.toml import content_of
 from tt_history.suggestion.wanted import Wanted
 
-__all__ = ["Interrupted", "Replayed", "Replaying"]
+__all__ = ["FEW", "Interrupted", "Replayed", "Replaying"]
 
 _PIECE = "recordings"
 _RECORDINGS = "recordings/*-template.json.gz"
@@ -31,8 +31,14 @@ _SEEDS = 3
 _JUDGES = 1000
 """Seed of the first play that judges; those that choose begin at 0."""
 
+_JUDGED_BY = 2
+"""Workloads at least that judge, so five in all: pairs of one task and many seeds are no independent witnesses, and
+their p is that of the task."""
+
 _LEAST_PAIRS = 15
 """Held-out pairs at least: fewer tasks have more seeds."""
+
+FEW = "too few to tell: one task judged, two must; record more of this kind with tt record"
 
 _CHOOSING = 0.8
 """Of the minutes; the rest is for the judging."""
@@ -52,6 +58,7 @@ class Replayed:
         held_out_tasks, held_out_seeds: That judged.
         chosen: Seconds of the best over the default's, on the pairs that chose it: flattered.
         held_out: The gain on the others; None where nothing was better than the default.
+        judges: Workloads among those that judged. One says nothing of the next one, however many seeds it has.
     """
 
     ground: Ground
@@ -64,11 +71,17 @@ class Replayed:
     study: str
     chosen: float
     held_out: Gain | None
+    judges: int
 
     @property
     def better(self) -> bool:
-        """Whether held-out tasks agree."""
-        return self.held_out is not None and self.held_out.better
+        """Whether held-out tasks agree, more than one."""
+        return self.held_out is not None and self.held_out.better and self.judges >= _JUDGED_BY
+
+    @property
+    def too_few(self) -> bool:
+        """Whether only that more tasks did not judge stands against it."""
+        return self.held_out is not None and self.held_out.better and not self.better
 
     def as_dict(self) -> dict[str, Any]:
         """As plain data."""
@@ -158,6 +171,7 @@ class Replaying:
             str(self.study),
             math.exp(found.cost - found.default_cost),
             gain,
+            len(_groups(judging)),
         )
 
     def _over(self, last: float) -> str | None:

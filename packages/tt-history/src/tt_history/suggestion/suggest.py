@@ -21,7 +21,7 @@ from tt_history.errors import HistoryError
 from tt_history.nearest import distance
 from tt_history.sqlite import SqliteStore
 from tt_history.suggestion.past_runs import Verdict, judged, reached
-from tt_history.suggestion.replays import Replayed, Replaying
+from tt_history.suggestion.replays import FEW, Replayed, Replaying
 from tt_history.suggestion.study import TooShort
 from tt_history.suggestion.toml import content_of
 from tt_history.suggestion.wanted import Asked, Wanted
@@ -191,6 +191,8 @@ class _Suggesting:
         except TooShort as e:
             evidence.notes.append(str(e))
             return evidence
+        if evidence.replayed is not None and evidence.replayed.too_few:
+            evidence.notes.append(FEW)
         if evidence.replayed is None:
             known = f"{len(playables)} recorded task" if playables else "no recorded task"
             evidence.notes.append(f"nothing was replayed: {known}; one task chooses, another one judges")
