@@ -39,7 +39,7 @@ from tt_service import wire
 from tt_service.broker import Batch, Row, Taken
 from tt_service.database import path_of
 from tt_service.http import Http
-from tt_service.journal import JobRecord, Journal
+from tt_service.journal import Event, JobRecord, Journal
 from tt_service.keys import Keys
 from tt_spec import Measurement, Task, Trial
 from tt_spec.pieces.synthetic import SyntheticMeasurer, synthetic_task
@@ -406,10 +406,8 @@ def filled(history: Path, rows: int, jobs: int) -> None:
         journal.write([("batch", b) for b in batches] + [("closed", b.id) for b in batches[:-1]], told)
         journal.kept([(t.batch.id, t.at) for t, _ in told])
         journal.write([("row", Row(job, task.key, c, batch=batches[-1].id)) for c in batches[-1].rows])
-        for i in range(0, each, 8):
-            journal.tell(
-                job, i // 8 + 1, json.dumps({"number": i // 8 + 1, "what": "rows", "task": task.key, "results": []})
-            )
+        bodies = [json.dumps({"number": i, "what": "rows", "task": task.key}) for i in range(1, each // 8 + 1)]
+        journal.write((), (), [Event(job, i, body, 8 * i) for i, body in enumerate(bodies, 1)])
     journal.close()
     store.close()
 
