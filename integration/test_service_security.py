@@ -269,6 +269,7 @@ def test_a_path_as_a_name_leads_nowhere(house, name):
     [
         (StoreError("/srv/shared.db: disk is full"), 503, "the server's store cannot be used now"),
         (KeyError("/srv/secret"), 500, "a defect of the server; its log says more"),
+        (ValueError("/srv/secret"), 500, "a defect of the server; its log says more"),
     ],
 )
 def test_what_fails_inside_is_told_to_the_log_alone(house, monkeypatch, caplog, error, status, says):

@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeVar
 from fastapi import Depends, FastAPI, Query, Request, Response
 from fastapi.exceptions import HTTPException, RequestValidationError
 from fastapi.responses import JSONResponse
-from tt_spec import Measurement, Plugins, UserError
+from tt_spec import Measurement, Plugins
 from tt_spec.errors import OptionError, StoreError
 from tt_spec.recipe import resolve
 
@@ -139,7 +139,7 @@ def _errors(app: FastAPI) -> None:
         place = ".".join(str(x) for x in first["loc"])
         return line(422, f"{place}: {first['msg']}")
 
-    def value(request: Request, e: Any) -> JSONResponse:
+    def refused(request: Request, e: Any) -> JSONResponse:
         return line(422, str(e))
 
     def unknown(request: Request, e: Any) -> JSONResponse:
@@ -164,12 +164,11 @@ def _errors(app: FastAPI) -> None:
     )
     app.add_exception_handler(405, lambda request, e: line(405, "this page does not do that"))
     app.add_exception_handler(RequestValidationError, invalid)
-    app.add_exception_handler(ValueError, value)
     app.add_exception_handler(Unknown, unknown)
     app.add_exception_handler(Stranger, stranger)
     app.add_exception_handler(StoreError, store)
     app.add_exception_handler(Exception, defect)  # which the guard then writes into the log
-    app.add_exception_handler(UserError, value)
+    app.add_exception_handler(Refused, refused)
 
 
 def _plain_routes(app: FastAPI, lobby: Lobby) -> None:

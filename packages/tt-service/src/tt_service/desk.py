@@ -39,7 +39,7 @@ CLOSE_S = 4.0
 
 
 class Refused(UserError):
-    """A job that cannot be run as it was asked for."""
+    """What was asked for or told cannot be taken: a job that cannot be run, a result that contradicts its batch."""
 
 
 class Unknown(Exception):
@@ -108,10 +108,11 @@ class Desk:
         clock: Callable[[], float] = time.monotonic,
         lease_s: float = 30.0,
     ) -> None:
-        self.history, self.bounds, self.thinkers, self.clock = str(history), bounds or Bounds(), thinkers, clock
+        self.history = os.path.abspath(history)  # whatever folder anybody works in later
+        self.bounds, self.thinkers, self.clock = bounds or Bounds(), thinkers, clock
         self.lock = threading.RLock()
         self.plugins, self.wall = Plugins(), WallClock()
-        self.journal = Journal(path_of(history))
+        self.journal = Journal(path_of(self.history))
         self.broker = Broker(self.journal.past, lease_s=lease_s)
         self.jobs: dict[str, Job] = {}
         self.waiters: list[Waiter] = []
@@ -143,7 +144,7 @@ class Desk:
         self._start_waiting()
 
     def close(self) -> None:
-        """Everything is on disk already; end processes and let nobody wait. Whoever calls it again waits for the end."""
+        """Everything is on disk already; end processes and let nobody wait. A second call waits for the first."""
         with self.lock:
             first, self.closing = not self.closing, True
         if first:
@@ -389,16 +390,14 @@ class Desk:
         )
 
     def tell(self, agent_id: str, told: wire.Tell) -> wire.Counted:
-        """Results of an agent: on disk before the answer. Raises `ValueError` for what contradicts the batch."""
+        """Results of an agent: on disk before the answer. Raises `Refused` for what contradicts itself or the batch."""
         with self.lock:
             self._heard_of(agent_id)
             now = self.clock()
             batch = self.broker.batches.get(told.batch) or self.journal.past(told.batch)
             if batch is not None and batch.kind != "measure":
                 return self._answer(agent_id, batch, told, now)
-            results = [(a.at, a.trial.thing()) for a in told.trials]
-            if batch is not None:
-                _check_rows(batch, results)
+            results = _results(batch, told)
             counts = self.broker.tell(agent_id, told.batch, results, now)
             self._keep(agent_id, counts)
             self._after()
@@ -477,7 +476,10 @@ class Desk:
         if batch.agent != agent_id or job is None or told.batch not in self.broker.batches:
             return wire.Counted(new=0, before=1, unknown=0)
         if told.failed is None:
-            value = _value(batch, told, len(job.tasks[batch.task].space.knobs))
+            try:
+                value = _value(batch, told, len(job.tasks[batch.task].space.knobs))
+            except ValueError as e:
+                raise Refused(str(e)) from e
         call = self.broker.answer(agent_id, batch.id, now)
         if call is not None:
             failed = None if told.failed is None else {"error": told.failed.error, "why": told.failed.why}
@@ -506,7 +508,7 @@ class Desk:
         """Put on disk what happened since the last time. What a full disk refuses stays in memory, nobody is answered,
         and the next call tries again. A history that refuses rows which the journal has gets them later."""
         changes, fresh = self.broker.changes, self._fresh
-        texts = [(t, to_json([self._path(job.private_to), m])) for job, t, m in fresh]
+        texts = [(t, to_json([job.private_to, m])) for job, t, m in fresh]
         by_job: dict[str, list[tuple[Taken, Measurement]]] = {}
         for job, taken, m in fresh:
             by_job.setdefault(job.record.id, []).append((taken, m))
@@ -527,7 +529,8 @@ class Desk:
         """The event of new rows, in one transaction with them: whoever follows the job misses none."""
         trials = job.record.trials + _counting(some)
         results = [wire.Historic.of(m).model_dump() for _, m in some]
-        return Event(job.record.id, job.events + 1, _body(job, "rows", task=some[0][1].task_key, results=results), trials)
+        body = _body(job, "rows", task=some[0][1].task_key, results=results)
+        return Event(job.record.id, job.events + 1, body, trials)
 
     def _measured(self, job: Job, agent_id: str, taken: Taken) -> Measurement:
         agent = self.broker.agents.get(agent_id)
@@ -551,9 +554,8 @@ class Desk:
     def _deliver_unkept(self) -> None:
         """Results that were journalled while the server died: into the history, unless it has them."""
         found = [(batch, at, *from_json(body)) for batch, at, body in self.journal.unkept()]
-        for path in {p for _, _, p, _ in found}:
-            owner = None if path == self.history else bytes.fromhex(path.rpartition("-")[2]).decode()
-            mine = [(batch, at, m) for batch, at, p, m in found if p == path]
+        for owner in {o for _, _, o, _ in found}:
+            mine = [(batch, at, m) for batch, at, o, m in found if o == owner]
             store = self.store(owner)
             there = {
                 (m.run_id, m.config, m.at) for t in {m.task_key for *_, m in mine} for m in store.query(task_key=t)
@@ -590,8 +592,8 @@ class Desk:
         runner.send(
             "start",
             job=job.record.spec,
-            history=os.path.abspath(self.history),
-            private=os.path.abspath(self._path(job.private_to)) if job.private_to is not None else None,
+            history=self.history,
+            private=self._path(job.private_to) if job.private_to is not None else None,
             run_id=job.record.run_id,
             spent_s=job.record.spent_s,
             pending=pending,
@@ -755,10 +757,20 @@ def _settle(future: Future[Any], value: Any) -> None:
         future.set_result(value)
 
 
-def _check_rows(batch: Batch, results: Sequence[tuple[int, Trial]]) -> None:
-    for at, trial in results:
-        if 0 <= at < len(batch.rows) and trial.config != batch.rows[at]:
-            raise ValueError(f"row {at} of batch {batch.id} is {list(batch.rows[at])}, told is {list(trial.config)}")
+def _results(batch: Batch | None, told: wire.Tell) -> list[tuple[int, Trial]]:
+    """Trials that were told, checked against the batch, if there is one. Raises `Refused`."""
+    try:
+        found = [(a.at, a.trial.thing()) for a in told.trials]
+    except ValueError as e:
+        raise Refused(str(e)) from e
+    if batch is None:
+        return found
+    for at, trial in found:
+        if at >= len(batch.rows):
+            raise Refused(f"batch {batch.id} has {len(batch.rows)} rows, a result is for row {at}")
+        if trial.config != batch.rows[at]:
+            raise Refused(f"row {at} of batch {batch.id} is {list(batch.rows[at])}, told is {list(trial.config)}")
+    return found
 
 
 def _value(batch: Batch, told: wire.Tell, knobs: int) -> Any:
@@ -774,9 +786,7 @@ def _value(batch: Batch, told: wire.Tell, knobs: int) -> Any:
             raise ValueError(f"features of {len(batch.rows)} rows were asked for, {len(ok)} came")
         return [statements, ok]
     if batch.kind == "retime":
-        results = [(a.at, a.trial.thing()) for a in told.trials]
-        _check_rows(batch, results)
-        return [t for _, t in results]
+        return [t for _, t in _results(batch, told)]
     if batch.kind == "race" and told.race is not None:
         return [list(times) for times in told.race]
     if batch.kind == "check" and told.check is not None:

@@ -170,7 +170,7 @@ class Journal:
     def jobs(self) -> list[JobRecord]:
         """All jobs, oldest first."""
         with told(self.path):
-            trials = "max(jobs.trials, coalesce(counts.trials, 0))"  # a job's row holds its request: it is written rarely
+            trials = "max(jobs.trials, coalesce(counts.trials, 0))"  # apart from the request, which is large
             names = f"id, owner, spec, state, reason, run_id, created, ended, {trials}, spent_s"
             query = f"SELECT {names} FROM jobs LEFT JOIN counts ON counts.job = jobs.id ORDER BY created, id"
             return [JobRecord(*row) for row in self.db.execute(query)]
