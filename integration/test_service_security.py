@@ -51,7 +51,9 @@ def places(app: FastAPI) -> Iterator[Place]:
         asked: list[Any] = [d.call for d in route.dependant.dependencies] if isinstance(route, APIRoute) else []
         scopes = [call.scopes for call in asked if isinstance(call, Needs)]
         assert len(scopes) <= 1, f"{route.path} asks twice"
-        body = isinstance(route, APIRoute) and route.body_field is not None
+        body = isinstance(route, APIRoute) and (
+            route.body_field is not None or "requestBody" in (route.openapi_extra or {})
+        )
         for method in sorted(route.methods or ()):
             yield Place(method, route.path, scopes[0] if scopes else (), body)
 

@@ -23,6 +23,7 @@ from tt_service.desk import Desk, Refused, Stranger, Unknown
 from tt_service.guard import who_of
 from tt_service.keys import Who
 from tt_service.orders import ELSEWHERE
+from tt_service.reading import APART, Misread, read_apart, read_here
 
 __all__ = ["BODY_BYTES", "CAPABILITIES", "JOB_BYTES", "Lobby", "build"]
 
@@ -34,8 +35,8 @@ TICK_S = 1.0
 READY_S = 60.0
 """How long a client waits for word whether its job can be run."""
 
-MOST_WAITING, MOST_JOBS = 1024, 100
-"""Long polls at once, and jobs of one user that are not ended."""
+MOST_WAITING, MOST_JOBS, MOST_READ = 1024, 100, 2
+"""Long polls at once, jobs of one user that are not ended, and jobs that are read at once."""
 
 T = TypeVar("T")
 _log = logging.getLogger("tt_service")
@@ -114,7 +115,14 @@ def build(desk: Desk) -> FastAPI:
         await lobby.call(desk.close)
         lobby.threads.shutdown(wait=False)
 
-    app = FastAPI(title="tt-service", version=version("tt-service"), lifespan=life, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="tt-service",
+        version=version("tt-service"),
+        lifespan=life,
+        docs_url=None,
+        redoc_url=None,
+        separate_input_output_schemas=False,
+    )
     app.state.lobby = lobby
     _errors(app)
     _plain_routes(app, lobby)
@@ -141,6 +149,9 @@ def _errors(app: FastAPI) -> None:
 
     def refused(request: Request, e: Any) -> JSONResponse:
         return line(422, str(e))
+
+    def misread(request: Request, e: Any) -> JSONResponse:
+        return line(e.status, str(e))
 
     def unknown(request: Request, e: Any) -> JSONResponse:
         return line(404, str(e))
@@ -169,6 +180,7 @@ def _errors(app: FastAPI) -> None:
     app.add_exception_handler(StoreError, store)
     app.add_exception_handler(Exception, defect)  # which the guard then writes into the log
     app.add_exception_handler(Refused, refused)
+    app.add_exception_handler(Misread, misread)
 
 
 def _plain_routes(app: FastAPI, lobby: Lobby) -> None:
@@ -234,11 +246,25 @@ def _history(desk: Desk, task: str, device: str | None, owner: str) -> list[Meas
     return [m for store in stores for m in store.query(task_key=task, device=device)]
 
 
+_JOB_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/JobIn"}}},
+    }
+}
+"""A job's body for the document: the route reads it itself."""
+
+
 def _job_routes(app: FastAPI, lobby: Lobby) -> None:
     desk = lobby.desk
 
-    @app.post("/v1/jobs", status_code=201, summary="Begin a job")
-    async def add(job: wire.JobIn, who: ForJobs) -> wire.JobOut:
+    reading = asyncio.Semaphore(MOST_READ)
+
+    @app.post("/v1/jobs", status_code=201, summary="Begin a job", openapi_extra=_JOB_BODY)
+    async def add(request: Request, who: ForJobs) -> wire.JobOut:
+        body = await request.body()
+        async with reading:
+            job = await asyncio.to_thread(read_apart if len(body) > APART else read_here, body)
         mine = await lobby.call(desk.listed, who.name)
         if sum(j.record.ended is None for j in mine) >= MOST_JOBS:
             raise HTTPException(429, f"you have {MOST_JOBS} jobs that are not ended", {"Retry-After": "60"})

@@ -214,17 +214,19 @@ class Desk:
             raise Refused(str(e)) from e
         if len({t.key for t in tasks}) < len(tasks):
             raise Refused("the tasks of a job have keys of their own")
+        job.record.spec = spec.model_dump_json()
         with self.lock:
             if self.closing:
                 raise Refused("the server is ending")
-            job.record.spec = spec.model_dump_json()
             store = self.store(job.private_to)
-            if isinstance(store, Remembers):
-                store.remember(tasks)
-            about = {"model": spec.name, "target": tasks[0].target, "device": spec.device, "seed": spec.seed}
-            options = {"trials": spec.trials, "minutes": spec.minutes, "server": True}
-            told = {**about, "versions": dict(spec.versions), "options": options, "key": owner}
-            job.record.run_id = store.begin_run({**told, "recipe": {"name": spec.recipe}})
+        if isinstance(store, Remembers):
+            store.remember(tasks)
+        about = {"model": spec.name, "target": tasks[0].target, "device": spec.device, "seed": spec.seed}
+        options = {"trials": spec.trials, "minutes": spec.minutes, "server": True}
+        told = {**about, "versions": dict(spec.versions), "options": options, "key": owner}
+        job.record.run_id = store.begin_run({**told, "recipe": {"name": spec.recipe}})
+        job.tasks = {t.key: t for t in tasks}
+        with self.lock:
             self.jobs[job.record.id] = job
             self._save(job)
             self._open(job)
@@ -567,7 +569,7 @@ class Desk:
     # -- inside: jobs -------------------------------------------------------------------------------------------
 
     def _open(self, job: Job) -> None:
-        job.tasks = {t.key: t.thing() for t in job.spec.tasks}
+        job.tasks = job.tasks or {t.key: t.thing() for t in job.spec.tasks}
         self.broker.open(job.record.id, self._needs(job), job.private_to)
 
     def _needs(self, job: Job) -> dict[str, Needs]:
