@@ -236,6 +236,7 @@ WRONG: list[tuple[str, tuple[Any, ...], Any]] = [
     ("/v1/jobs", ("tasks", 0, "spaces", 0, "knobs", 0, "choices"), []),
     ("/v1/jobs", ("tasks", 0, "spaces", 0, "knobs", 0, "active_if"), [99, [0]]),
     ("/v1/jobs", ("tasks", 0, "spaces", 0, "knobs"), []),
+    ("/v1/jobs", ("tasks", 0, "spaces", 0, "knobs", 0), {"name": "k0", "kind": "tile", "choices": [False]}),
     ("/v1/jobs", ("store",), "/etc/passwd"),
 ]
 
