@@ -187,6 +187,9 @@ class SpaceWire(Wire):
             for k in self.knobs
         )
         limits = tuple(Limit(tuple(map(tuple, x.factors)), x.at_most, x.why) for x in self.limits)  # pyright: ignore[reportArgumentType]
+        space = Space(knobs, self.version, limits, self.name)
+        if space.key != self.key:
+            raise ValueError(f"space {self.name!r}: its knobs hash to {space.key}, its key is {self.key}")
         for i, k in enumerate(knobs):
             _check_knob(i, k, knobs)
         for x in limits:
@@ -195,9 +198,6 @@ class SpaceWire(Wire):
                     raise ValueError(f"space {self.name!r}: a limit names knob {knob}, which is no tile")
                 if not 0 <= factor < len(knobs[knob].choices[0]):
                     raise ValueError(f"space {self.name!r}: a limit names factor {factor} of knob {knob}")
-        space = Space(knobs, self.version, limits, self.name)
-        if space.key != self.key:
-            raise ValueError(f"space {self.name!r}: its knobs hash to {space.key}, its key is {self.key}")
         return space
 
 
