@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.util
 import io
 import json
 import pickle
@@ -11,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -19,6 +21,16 @@ from tt_measure.pool import WorkerPool
 collect_ignore = ["third_party"]  # a distribution of its own: test_third_party installs it and runs its tests
 
 Done = subprocess.CompletedProcess[str]
+
+
+def tool(name: str) -> ModuleType:
+    """A program of `tools/` as a module."""
+    spec = importlib.util.spec_from_file_location(f"tt_{name}", Path(__file__).parents[1] / "tools" / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = made
+    spec.loader.exec_module(made)
+    return made
 
 
 @pytest.fixture

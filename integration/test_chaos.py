@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import random
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from tt_bench.errors import BenchError
 
+from .conftest import tool
+
 ROOT = Path(__file__).parents[1]
 
 
-def _tool(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"tt_{name}", ROOT / "tools" / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = made
-    spec.loader.exec_module(made)
-    return made
-
-
-chaos, fuzz = _tool("chaos"), _tool("fuzz")
+chaos, fuzz = tool("chaos"), tool("fuzz")
 
 
 @pytest.mark.slow

@@ -51,7 +51,9 @@ def places(app: FastAPI) -> Iterator[Place]:
         asked: list[Any] = [d.call for d in route.dependant.dependencies] if isinstance(route, APIRoute) else []
         scopes = [call.scopes for call in asked if isinstance(call, Needs)]
         assert len(scopes) <= 1, f"{route.path} asks twice"
-        body = isinstance(route, APIRoute) and route.body_field is not None
+        body = isinstance(route, APIRoute) and (
+            route.body_field is not None or "requestBody" in (route.openapi_extra or {})
+        )
         for method in sorted(route.methods or ()):
             yield Place(method, route.path, scopes[0] if scopes else (), body)
 
@@ -234,6 +236,7 @@ WRONG: list[tuple[str, tuple[Any, ...], Any]] = [
     ("/v1/jobs", ("tasks", 0, "spaces", 0, "knobs", 0, "choices"), []),
     ("/v1/jobs", ("tasks", 0, "spaces", 0, "knobs", 0, "active_if"), [99, [0]]),
     ("/v1/jobs", ("tasks", 0, "spaces", 0, "knobs"), []),
+    ("/v1/jobs", ("tasks", 0, "spaces", 0, "knobs", 0), {"name": "k0", "kind": "tile", "choices": [False]}),
     ("/v1/jobs", ("store",), "/etc/passwd"),
 ]
 
@@ -269,6 +272,7 @@ def test_a_path_as_a_name_leads_nowhere(house, name):
     [
         (StoreError("/srv/shared.db: disk is full"), 503, "the server's store cannot be used now"),
         (KeyError("/srv/secret"), 500, "a defect of the server; its log says more"),
+        (ValueError("/srv/secret"), 500, "a defect of the server; its log says more"),
     ],
 )
 def test_what_fails_inside_is_told_to_the_log_alone(house, monkeypatch, caplog, error, status, says):

@@ -19,7 +19,8 @@ class Bad(RandomSearcher):
         self.how = how
     def propose(self, ctx, n):
         if self.how == "raise":
-            raise RuntimeError("a defect")
+            import os
+            raise RuntimeError(f"a defect among {os.listdir()}")
         if self.how == "sleep":
             time.sleep(3600)
         if self.how == "spin":
@@ -38,7 +39,7 @@ def tt_searchers():
 """
 
 HOW = {
-    "raise": "RuntimeError: a defect",
+    "raise": "RuntimeError: a defect among \\[\\]",
     "sleep": "thought for more than 8 s and said nothing",
     "grow": "memory|MemoryError",
     "leave": "its process ended by itself \\(exit 5",

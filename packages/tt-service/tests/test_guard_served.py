@@ -10,6 +10,7 @@ from contextlib import suppress
 import pytest
 import uvicorn
 from tt_service.guard import Guard, Limits
+from tt_service.heads import Heads
 from tt_service.keys import Keys
 from tt_service.listening import Listening
 
@@ -75,6 +76,38 @@ def test_a_sound_request_is_answered(place):
     port, key = place
     assert talk(port, head(key, "Content-Length: 2"), b"{}")[1].endswith("02")
     assert talk(port, head(key, "Transfer-Encoding: chunked"), b"1\r\n[\r\n", b"2\r\n1]\r\n0\r\n\r\n")[1].endswith("03")
+
+
+@pytest.mark.parametrize("begun", ["", "POST /v1/x HTTP/1.1\nHost: x\nX-Slow: "])
+def test_a_head_that_never_ends_ends_there_however_it_trickles(place, monkeypatch, begun):
+    port, key = place
+    monkeypatch.setattr(Heads, "HEAD_S", 0.3)
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as s:
+        s.settimeout(0.05)
+        s.sendall(begun.replace("\n", "\r\n").encode())
+        until, closed = time.monotonic() + 20, False
+        while not closed and time.monotonic() < until:
+            with suppress(TimeoutError):
+                closed = s.recv(100) == b""
+            if begun and not closed:
+                with suppress(ConnectionError):
+                    s.sendall(b"a")
+    assert closed
+    assert talk(port, head(key, "Content-Length: 2"), b"{}")[1].endswith("02"), "others are answered"
+
+
+def test_a_connection_may_rest_between_two_requests_for_longer_than_a_head_may_take(place, monkeypatch):
+    port, key = place
+    monkeypatch.setattr(Heads, "HEAD_S", 0.2)
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as s:
+        for _ in range(2):
+            s.sendall(head(key, "Content-Length: 2").replace("\n", "\r\n").encode() + b"{}")
+            found = b""
+            while not found.endswith(b"02"):
+                part = s.recv(1000)
+                assert part, "closed while it rested"
+                found += part
+            time.sleep(0.5)
 
 
 def test_without_a_key_nothing_of_the_body_is_waited_for(place):

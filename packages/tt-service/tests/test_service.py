@@ -138,6 +138,28 @@ def test_a_server_that_starts_again_goes_on_and_repeats_no_row(tmp_path):
         assert len(rows) == 400 == len({m.config for m in rows})
 
 
+def test_who_asks_without_waiting_gets_the_work_that_is_there(tmp_path):
+    with house(tmp_path) as here:
+        me = wire.AgentIn(name="x", device="toy", targets=["*"], evaluators=["fixed"])
+        here.http.post("/v1/agents", me, wire.AgentOut)
+        job = here.http.post("/v1/jobs", job_of(), wire.JobOut, wait_s=60)
+        first = here.http.ask("/v1/agents/x/ask", wire.AskIn(rows=4, wait_s=30), 30)
+        assert first is not None and first.job == job.id
+        again = here.http.ask("/v1/agents/x/ask", wire.AskIn(rows=4, wait_s=0), 0)
+        assert again is not None and again.batch == first.batch
+        here.http.send("/v1/agents/x/release", wire.Release(batch=first.batch))
+        assert here.http.ask("/v1/agents/x/ask", wire.AskIn(rows=4, wait_s=0), 0) is not None
+
+
+def test_a_server_that_ends_in_mid_job_ends_well_and_only_once(tmp_path):
+    with house(tmp_path) as here:
+        here.http.post("/v1/jobs", job_of(trials=10**6), wire.JobOut, wait_s=60)
+        desk = here.server.desk
+        desk.close()  # as a signal has it done, before uvicorn ends the application
+        assert all(j.runner is None or j.runner.process.poll() is not None for j in desk.jobs.values())
+    assert not here.server.lifespan.shutdown_failed
+
+
 def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
     with house(tmp_path) as here:
         desk, refused = here.server.desk, []

@@ -219,14 +219,16 @@ class Agent:
     # -- talking ------------------------------------------------------------------------------------------------
 
     def _known(self, call: Callable[[], Any]) -> Any:
-        """The call's answer; a server that does not know us is told who we are, and asked again."""
-        try:
-            return call()
-        except Gone as e:
-            if e.status != UNKNOWN:
-                raise
-        self.introduce()
-        return call()
+        """The call's answer; a server that does not know us is told who we are, and asked again, as often as it is
+        started again."""
+        while True:
+            try:
+                return call()
+            except Gone as e:
+                if e.status != UNKNOWN or self.halt() is not None:
+                    raise
+            self.introduce()
+            self.http.sleep(0.05)
 
     def _send(self, what: str, body: Any) -> None:
         self.http.send(f"/v1/agents/{self.name}/{what}", body)

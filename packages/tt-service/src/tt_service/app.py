@@ -13,16 +13,17 @@ from typing import Annotated, Any, TypeVar
 from fastapi import Depends, FastAPI, Query, Request, Response
 from fastapi.exceptions import HTTPException, RequestValidationError
 from fastapi.responses import JSONResponse
-from tt_spec import Measurement, Plugins, UserError
+from tt_spec import Measurement, Plugins
 from tt_spec.errors import OptionError, StoreError
 from tt_spec.recipe import resolve
 
 from tt_service import wire
 from tt_service.broker import HEARTBEAT_S, Agent
-from tt_service.desk import Desk, Refused, Unknown
+from tt_service.desk import Desk, Refused, Stranger, Unknown
 from tt_service.guard import who_of
 from tt_service.keys import Who
 from tt_service.orders import ELSEWHERE
+from tt_service.reading import APART, Misread, read_apart, read_here
 
 __all__ = ["BODY_BYTES", "CAPABILITIES", "JOB_BYTES", "Lobby", "build"]
 
@@ -34,8 +35,8 @@ TICK_S = 1.0
 READY_S = 60.0
 """How long a client waits for word whether its job can be run."""
 
-MOST_WAITING, MOST_JOBS = 1024, 100
-"""Long polls at once, and jobs of one user that are not ended."""
+MOST_WAITING, MOST_JOBS, MOST_READ = 1024, 100, 2
+"""Long polls at once, jobs of one user that are not ended, and jobs that are read at once."""
 
 T = TypeVar("T")
 _log = logging.getLogger("tt_service")
@@ -63,11 +64,11 @@ class Lobby:
             raise HTTPException(503, "too many wait here now", {"Retry-After": "5"})
         self.waiting += 1
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(future), seconds)
-        except (TimeoutError, asyncio.TimeoutError):
-            return None
+            if not future.done():
+                await asyncio.wait({asyncio.wrap_future(future)}, timeout=seconds)
         finally:
             self.waiting -= 1
+        return future.result() if future.done() else None
 
     async def tick(self) -> None:
         """What time brings, every second."""
@@ -114,7 +115,14 @@ def build(desk: Desk) -> FastAPI:
         await lobby.call(desk.close)
         lobby.threads.shutdown(wait=False)
 
-    app = FastAPI(title="tt-service", version=version("tt-service"), lifespan=life, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="tt-service",
+        version=version("tt-service"),
+        lifespan=life,
+        docs_url=None,
+        redoc_url=None,
+        separate_input_output_schemas=False,
+    )
     app.state.lobby = lobby
     _errors(app)
     _plain_routes(app, lobby)
@@ -139,11 +147,17 @@ def _errors(app: FastAPI) -> None:
         place = ".".join(str(x) for x in first["loc"])
         return line(422, f"{place}: {first['msg']}")
 
-    def value(request: Request, e: Any) -> JSONResponse:
+    def refused(request: Request, e: Any) -> JSONResponse:
         return line(422, str(e))
+
+    def misread(request: Request, e: Any) -> JSONResponse:
+        return line(e.status, str(e))
 
     def unknown(request: Request, e: Any) -> JSONResponse:
         return line(404, str(e))
+
+    def stranger(request: Request, e: Any) -> JSONResponse:
+        return line(409, "introduce yourself first: POST /v1/agents")
 
     def store(request: Request, e: Any) -> JSONResponse:
         _log.error("%s", e)  # it names files, which are not the caller's business
@@ -161,11 +175,12 @@ def _errors(app: FastAPI) -> None:
     )
     app.add_exception_handler(405, lambda request, e: line(405, "this page does not do that"))
     app.add_exception_handler(RequestValidationError, invalid)
-    app.add_exception_handler(ValueError, value)
     app.add_exception_handler(Unknown, unknown)
+    app.add_exception_handler(Stranger, stranger)
     app.add_exception_handler(StoreError, store)
     app.add_exception_handler(Exception, defect)  # which the guard then writes into the log
-    app.add_exception_handler(UserError, value)
+    app.add_exception_handler(Refused, refused)
+    app.add_exception_handler(Misread, misread)
 
 
 def _plain_routes(app: FastAPI, lobby: Lobby) -> None:
@@ -231,11 +246,25 @@ def _history(desk: Desk, task: str, device: str | None, owner: str) -> list[Meas
     return [m for store in stores for m in store.query(task_key=task, device=device)]
 
 
+_JOB_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/JobIn"}}},
+    }
+}
+"""A job's body for the document: the route reads it itself."""
+
+
 def _job_routes(app: FastAPI, lobby: Lobby) -> None:
     desk = lobby.desk
 
-    @app.post("/v1/jobs", status_code=201, summary="Begin a job")
-    async def add(job: wire.JobIn, who: ForJobs) -> wire.JobOut:
+    reading = asyncio.Semaphore(MOST_READ)
+
+    @app.post("/v1/jobs", status_code=201, summary="Begin a job", openapi_extra=_JOB_BODY)
+    async def add(request: Request, who: ForJobs) -> wire.JobOut:
+        body = await request.body()
+        async with reading:
+            job = await asyncio.to_thread(read_apart if len(body) > APART else read_here, body)
         mine = await lobby.call(desk.listed, who.name)
         if sum(j.record.ended is None for j in mine) >= MOST_JOBS:
             raise HTTPException(429, f"you have {MOST_JOBS} jobs that are not ended", {"Retry-After": "60"})
@@ -267,8 +296,10 @@ def _job_routes(app: FastAPI, lobby: Lobby) -> None:
         found = await lobby.call(desk.job, job, everything(who))
         texts, future = await lobby.call(desk.events, found, after)
         if future is not None:
-            await lobby.wait(future, wait_s)
-            texts, _ = await lobby.call(desk.events, found, after)
+            try:
+                await lobby.wait(future, wait_s)
+            finally:
+                texts = await lobby.call(desk.unheard, found, future, after)
         told = await lobby.call(desk.told, found)
         return Response(_events(texts, told), media_type="application/json")
 
@@ -340,12 +371,6 @@ def _agent_routes(app: FastAPI, lobby: Lobby) -> None:
 def _work_routes(app: FastAPI, lobby: Lobby) -> None:
     desk = lobby.desk
 
-    async def known(who: Any, name: str) -> str:
-        agent = _agent_id(who, name)
-        if not await lobby.call(desk.knows, agent):
-            raise HTTPException(409, "introduce yourself first: POST /v1/agents")
-        return agent
-
     @app.post(
         "/v1/agents/{name}/ask",
         summary="Ask for work; the answer may take wait_s, and is empty where there was none",
@@ -353,23 +378,25 @@ def _work_routes(app: FastAPI, lobby: Lobby) -> None:
         responses={204: {"description": "No work; ask again"}},
     )
     async def ask(name: wire.Key, ask: wire.AskIn, who: ForAgents) -> Any:
-        waiter = await lobby.call(desk.ask, await known(who, name), ask.rows)
+        waiter = await lobby.call(desk.ask, _agent_id(who, name), ask.rows)
         try:
-            batch = await lobby.wait(waiter.future, ask.wait_s)
+            work = await lobby.wait(waiter.future, ask.wait_s)
         finally:
-            if not waiter.future.done() or waiter.future.cancelled():
+            if not waiter.future.done():
                 await lobby.call(desk.leave, waiter)
-        return Response(status_code=204) if batch is None else await lobby.call(desk.asked, batch)
+        if work is None:
+            return Response(status_code=204)
+        return Response(work.model_dump_json(), media_type="application/json")
 
     @app.post("/v1/agents/{name}/tell", summary="Tell results of a part of a batch, or of all of it")
     async def tell(name: wire.Key, tell: wire.Tell, who: ForAgents) -> wire.Counted:
-        return await lobby.call(desk.tell, await known(who, name), tell)
+        return await lobby.call(desk.tell, _agent_id(who, name), tell)
 
     @app.post("/v1/agents/{name}/heartbeat", summary="Renew the leases of the batches in hand")
     async def heartbeat(name: wire.Key, beat: wire.Heartbeat, who: ForAgents) -> wire.HeartbeatOut:
-        return wire.HeartbeatOut(lost=await lobby.call(desk.heartbeat, await known(who, name), beat.batches))
+        return wire.HeartbeatOut(lost=await lobby.call(desk.heartbeat, _agent_id(who, name), beat.batches))
 
     @app.post("/v1/agents/{name}/release", status_code=204, summary="Give back what is left of a batch")
     async def release(name: wire.Key, back: wire.Release, who: ForAgents) -> Response:
-        await lobby.call(desk.release, await known(who, name), back.batch, back.unable)
+        await lobby.call(desk.release, _agent_id(who, name), back.batch, back.unable)
         return Response(status_code=204)

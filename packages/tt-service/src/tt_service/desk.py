@@ -27,21 +27,27 @@ from tt_spec.types import Bar
 from tt_service import wire
 from tt_service.broker import LOST, Agent, Batch, Broker, Call, Counts, Needs, Row, Taken
 from tt_service.database import path_of, told
-from tt_service.journal import JobRecord, Journal
+from tt_service.journal import Event, JobRecord, Journal
 from tt_service.plain import plain
 from tt_service.runner import Bounds, Runner
 
-__all__ = ["Desk", "Job", "Refused", "Unknown"]
+__all__ = ["Desk", "Job", "Refused", "Stranger", "Unknown"]
 
-RUNNING, ENDED = ("running",), ("done", "failed", "cancelled")
+ENDED = ("done", "failed", "cancelled")
+CLOSE_S = 4.0
+"""How long a second call to close waits for the first."""
 
 
 class Refused(UserError):
-    """A job that cannot be run as it was asked for."""
+    """What was asked for or told cannot be taken: a job that cannot be run, a result that contradicts its batch."""
 
 
 class Unknown(Exception):
     """There is no such thing, or not for this user."""
+
+
+class Stranger(Exception):
+    """An agent that has not introduced itself since the server started."""
 
 
 @dataclass
@@ -50,7 +56,7 @@ class Waiter:
 
     agent: str
     rows: int
-    future: Future[Batch | None] = field(default_factory=Future)
+    future: Future[wire.Asked | None] = field(default_factory=Future)
 
 
 @dataclass
@@ -102,10 +108,11 @@ class Desk:
         clock: Callable[[], float] = time.monotonic,
         lease_s: float = 30.0,
     ) -> None:
-        self.history, self.bounds, self.thinkers, self.clock = str(history), bounds or Bounds(), thinkers, clock
+        self.history = os.path.abspath(history)  # whatever folder anybody works in later
+        self.bounds, self.thinkers, self.clock = bounds or Bounds(), thinkers, clock
         self.lock = threading.RLock()
         self.plugins, self.wall = Plugins(), WallClock()
-        self.journal = Journal(path_of(history))
+        self.journal = Journal(path_of(self.history))
         self.broker = Broker(self.journal.past, lease_s=lease_s)
         self.jobs: dict[str, Job] = {}
         self.waiters: list[Waiter] = []
@@ -114,7 +121,7 @@ class Desk:
         self._fresh: list[tuple[Job, Taken, Measurement]] = []
         self._unkept = False
         self._later: list[tuple[Job, dict[str, Any]]] = []
-        self.closing = False
+        self.closing, self.closed = False, threading.Event()
         self.load()
 
     # -- start and end ------------------------------------------------------------------------------------------
@@ -137,9 +144,18 @@ class Desk:
         self._start_waiting()
 
     def close(self) -> None:
-        """Everything is on disk already; end processes and let nobody wait."""
+        """Everything is on disk already; end processes and let nobody wait. A second call waits for the first."""
         with self.lock:
-            self.closing = True
+            first, self.closing = not self.closing, True
+        if first:
+            try:
+                self._close()
+            finally:
+                self.closed.set()
+        self.closed.wait(CLOSE_S)
+
+    def _close(self) -> None:
+        with self.lock:
             for waiter in self.waiters:
                 _settle(waiter.future, None)
             self.waiters = []
@@ -198,17 +214,19 @@ class Desk:
             raise Refused(str(e)) from e
         if len({t.key for t in tasks}) < len(tasks):
             raise Refused("the tasks of a job have keys of their own")
+        job.record.spec = spec.model_dump_json()
         with self.lock:
             if self.closing:
                 raise Refused("the server is ending")
-            job.record.spec = spec.model_dump_json()
             store = self.store(job.private_to)
-            if isinstance(store, Remembers):
-                store.remember(tasks)
-            about = {"model": spec.name, "target": tasks[0].target, "device": spec.device, "seed": spec.seed}
-            options = {"trials": spec.trials, "minutes": spec.minutes, "server": True}
-            told = {**about, "versions": dict(spec.versions), "options": options, "key": owner}
-            job.record.run_id = store.begin_run({**told, "recipe": {"name": spec.recipe}})
+        if isinstance(store, Remembers):
+            store.remember(tasks)
+        about = {"model": spec.name, "target": tasks[0].target, "device": spec.device, "seed": spec.seed}
+        options = {"trials": spec.trials, "minutes": spec.minutes, "server": True}
+        told = {**about, "versions": dict(spec.versions), "options": options, "key": owner}
+        job.record.run_id = store.begin_run({**told, "recipe": {"name": spec.recipe}})
+        job.tasks = {t.key: t for t in tasks}
+        with self.lock:
             self.jobs[job.record.id] = job
             self._save(job)
             self._open(job)
@@ -281,7 +299,7 @@ class Desk:
                 self._end(job, "cancelled", "cancelled")
 
     def events(self, job: Job, after: int) -> tuple[list[str], Future[None] | None]:
-        """Events after a number; with none, what is done when there is one."""
+        """Events after a number; with none, what is done when there is one: give it back to `unheard` in the end."""
         with self.lock:
             found = self.journal.events(job.record.id, after)
             if found or self.closing or job.record.state in ENDED:
@@ -289,6 +307,14 @@ class Desk:
             future: Future[None] = Future()
             self.listeners.setdefault(job.record.id, []).append(future)
             return [], future
+
+    def unheard(self, job: Job, future: Future[None], after: int) -> list[str]:
+        """Nobody waits for this any more; the events after a number."""
+        with self.lock:
+            left = [f for f in self.listeners.pop(job.record.id, []) if f is not future]
+            if left:
+                self.listeners[job.record.id] = left
+            return self.journal.events(job.record.id, after)
 
     # -- agents -------------------------------------------------------------------------------------------------
 
@@ -319,14 +345,10 @@ class Desk:
         """Whether a user has private rows."""
         return os.path.exists(self._path(owner))
 
-    def knows(self, agent_id: str) -> bool:
-        """Whether the agent has introduced itself since the server started."""
-        with self.lock:
-            return agent_id in self.broker.agents
-
     def ask(self, agent_id: str, rows: int) -> Waiter:
         """Work for an agent, at once or as soon as there is some: the answer's future."""
         with self.lock:
+            self._heard_of(agent_id)
             for other in [w for w in self.waiters if w.agent == agent_id]:  # it asks again: the connection broke
                 self.leave(other)
             waiter = Waiter(agent_id, rows)
@@ -344,36 +366,40 @@ class Desk:
                 self.waiters.remove(waiter)
             _settle(waiter.future, None)
 
-    def asked(self, batch: Batch) -> wire.Asked:
+    def _heard_of(self, agent_id: str) -> None:
+        """The agent lives. Raises `Stranger`."""
+        if agent_id not in self.broker.agents:
+            raise Stranger(agent_id)
+        self.broker.agents[agent_id].seen = self.clock()
+
+    def _asked(self, batch: Batch) -> wire.Asked:
         """A batch as the protocol has it."""
-        with self.lock:
-            job = self.jobs[batch.job]
-            call = self.broker.calls.get(batch.call or "")
-            race = wire.RaceIn(**call.body) if call is not None and batch.kind == "race" else None
-            return wire.Asked(
-                batch=batch.id,
-                kind=batch.kind,  # pyright: ignore[reportArgumentType]
-                job=batch.job,
-                task=batch.task,
-                space=job.tasks[batch.task].space.key,
-                evaluator=job.evaluator,
-                rows=[list(r) for r in batch.rows],
-                bar=wire.BarWire.of(job.bars.get(batch.task, Bar(flops=job.tasks[batch.task].flops))),
-                race=race,
-                lease_s=self.broker.lease_s,
-                done=sorted(batch.told),
-            )
+        job = self.jobs[batch.job]
+        call = self.broker.calls.get(batch.call or "")
+        race = wire.RaceIn(**call.body) if call is not None and batch.kind == "race" else None
+        return wire.Asked(
+            batch=batch.id,
+            kind=batch.kind,  # pyright: ignore[reportArgumentType]
+            job=batch.job,
+            task=batch.task,
+            space=job.tasks[batch.task].space.key,
+            evaluator=job.evaluator,
+            rows=[list(r) for r in batch.rows],
+            bar=wire.BarWire.of(job.bars.get(batch.task, Bar(flops=job.tasks[batch.task].flops))),
+            race=race,
+            lease_s=self.broker.lease_s,
+            done=sorted(batch.told),
+        )
 
     def tell(self, agent_id: str, told: wire.Tell) -> wire.Counted:
-        """Results of an agent: on disk before the answer. Raises `ValueError` for what contradicts the batch."""
+        """Results of an agent: on disk before the answer. Raises `Refused` for what contradicts itself or the batch."""
         with self.lock:
+            self._heard_of(agent_id)
             now = self.clock()
             batch = self.broker.batches.get(told.batch) or self.journal.past(told.batch)
             if batch is not None and batch.kind != "measure":
                 return self._answer(agent_id, batch, told, now)
-            results = [(a.at, a.trial.thing()) for a in told.trials]
-            if batch is not None:
-                _check_rows(batch, results)
+            results = _results(batch, told)
             counts = self.broker.tell(agent_id, told.batch, results, now)
             self._keep(agent_id, counts)
             self._after()
@@ -382,6 +408,7 @@ class Desk:
     def heartbeat(self, agent_id: str, batches: Sequence[str]) -> list[str]:
         """Renew leases; the batches that are the agent's no more."""
         with self.lock:
+            self._heard_of(agent_id)
             lost = self.broker.heartbeat(agent_id, batches, self.clock())
             self._after()
             return lost
@@ -389,6 +416,7 @@ class Desk:
     def release(self, agent_id: str, batch: str, unable: str | None) -> None:
         """An agent gives work back."""
         with self.lock:
+            self._heard_of(agent_id)
             self.broker.release(agent_id, batch, self.clock(), unable)
             self._after()
 
@@ -417,18 +445,18 @@ class Desk:
         self._serve()
 
     def _serve(self) -> None:
-        if self.broker.idle() and not self.broker.held:
-            return
-        now = self.clock()
+        now, idle = self.clock(), self.broker.idle()
         for waiter in list(self.waiters):
             if waiter.future.done():  # it gave up
                 self.waiters.remove(waiter)
+                continue
+            if idle and waiter.agent not in self.broker.held:
                 continue
             batch = self.broker.ask(waiter.agent, waiter.rows, now)
             if batch is not None:
                 self._flush()
                 self.waiters.remove(waiter)
-                _settle(waiter.future, batch)
+                _settle(waiter.future, self._asked(batch))
         self._bury()
         self._flush()
 
@@ -450,7 +478,10 @@ class Desk:
         if batch.agent != agent_id or job is None or told.batch not in self.broker.batches:
             return wire.Counted(new=0, before=1, unknown=0)
         if told.failed is None:
-            value = _value(batch, told, len(job.tasks[batch.task].space.knobs))
+            try:
+                value = _value(batch, told, len(job.tasks[batch.task].space.knobs))
+            except ValueError as e:
+                raise Refused(str(e)) from e
         call = self.broker.answer(agent_id, batch.id, now)
         if call is not None:
             failed = None if told.failed is None else {"error": told.failed.error, "why": told.failed.why}
@@ -479,12 +510,12 @@ class Desk:
         """Put on disk what happened since the last time. What a full disk refuses stays in memory, nobody is answered,
         and the next call tries again. A history that refuses rows which the journal has gets them later."""
         changes, fresh = self.broker.changes, self._fresh
-        texts = [(t, to_json([self._path(job.private_to), m])) for job, t, m in fresh]
-        self.journal.write(changes, texts)
-        self.broker.changes, self._fresh = [], []
+        texts = [(t, to_json([job.private_to, m])) for job, t, m in fresh]
         by_job: dict[str, list[tuple[Taken, Measurement]]] = {}
         for job, taken, m in fresh:
             by_job.setdefault(job.record.id, []).append((taken, m))
+        self.journal.write(changes, texts, [self._news(self.jobs[job_id], some) for job_id, some in by_job.items()])
+        self.broker.changes, self._fresh = [], []
         for job_id, some in by_job.items():
             job = self.jobs[job_id]
             try:
@@ -496,6 +527,13 @@ class Desk:
                 warnings.warn(f"the history does not take rows now, they wait in {where}: {e}", stacklevel=2)
             self._hear(job, some)
 
+    def _news(self, job: Job, some: Sequence[tuple[Taken, Measurement]]) -> Event:
+        """The event of new rows, in one transaction with them: whoever follows the job misses none."""
+        trials = job.record.trials + _counting(some)
+        results = [wire.Historic.of(m).model_dump() for _, m in some]
+        body = _body(job, "rows", task=some[0][1].task_key, results=results)
+        return Event(job.record.id, job.events + 1, body, trials)
+
     def _measured(self, job: Job, agent_id: str, taken: Taken) -> Measurement:
         agent = self.broker.agents.get(agent_id)
         about = {"device": job.spec.device, "versions": dict(job.spec.versions)}
@@ -506,22 +544,20 @@ class Desk:
         return Measurement.of(taken.result, task, origin=taken.origin, at=at, run_id=run_id, **about)
 
     def _hear(self, job: Job, some: Sequence[tuple[Taken, Measurement]]) -> None:
-        """A job has new rows: count them, tell its process and its listeners."""
-        job.record.trials += sum(t.first and m.error != "invalid" for t, m in some)
+        """A job has new rows, which are on disk: count them, tell its process and its listeners."""
+        job.record.trials += _counting(some)
         for taken, m in some:
             if m.error is None:
                 job.best_s[m.task_key] = min(m.latency_s, job.best_s.get(m.task_key, float("inf")))
             if taken.first and job.runner is not None:
                 job.runner.send("trial", task=m.task_key, trial=taken.result)
-        self._event(job, "rows", task=some[0][1].task_key, results=[wire.Historic.of(m).model_dump() for _, m in some])
-        self._save(job)
+        self._told_of(job)
 
     def _deliver_unkept(self) -> None:
         """Results that were journalled while the server died: into the history, unless it has them."""
         found = [(batch, at, *from_json(body)) for batch, at, body in self.journal.unkept()]
-        for path in {p for _, _, p, _ in found}:
-            owner = None if path == self.history else bytes.fromhex(path.rpartition("-")[2]).decode()
-            mine = [(batch, at, m) for batch, at, p, m in found if p == path]
+        for owner in {o for _, _, o, _ in found}:
+            mine = [(batch, at, m) for batch, at, o, m in found if o == owner]
             store = self.store(owner)
             there = {
                 (m.run_id, m.config, m.at) for t in {m.task_key for *_, m in mine} for m in store.query(task_key=t)
@@ -533,7 +569,7 @@ class Desk:
     # -- inside: jobs -------------------------------------------------------------------------------------------
 
     def _open(self, job: Job) -> None:
-        job.tasks = {t.key: t.thing() for t in job.spec.tasks}
+        job.tasks = job.tasks or {t.key: t.thing() for t in job.spec.tasks}
         self.broker.open(job.record.id, self._needs(job), job.private_to)
 
     def _needs(self, job: Job) -> dict[str, Needs]:
@@ -558,8 +594,8 @@ class Desk:
         runner.send(
             "start",
             job=job.record.spec,
-            history=os.path.abspath(self.history),
-            private=os.path.abspath(self._path(job.private_to)) if job.private_to is not None else None,
+            history=self.history,
+            private=self._path(job.private_to) if job.private_to is not None else None,
             run_id=job.record.run_id,
             spent_s=job.record.spent_s,
             pending=pending,
@@ -684,9 +720,12 @@ class Desk:
         self.journal.save(job.record)
 
     def _event(self, job: Job, what: str, **fields: Any) -> None:
-        number = job.events + 1
-        self.journal.tell(job.record.id, number, json.dumps({"number": number, "what": what, **fields}))
-        job.events = number
+        self.journal.write((), (), [Event(job.record.id, job.events + 1, _body(job, what, **fields))])
+        self._told_of(job)
+
+    def _told_of(self, job: Job) -> None:
+        """The job has an event more."""
+        job.events += 1
         for future in self.listeners.pop(job.record.id, []):
             _settle(future, None)
 
@@ -705,15 +744,35 @@ _HEARD = {
 }
 
 
+def _body(job: Job, what: str, **fields: Any) -> str:
+    """The job's next event as JSON."""
+    return json.dumps({"number": job.events + 1, "what": what, **fields})
+
+
+def _counting(some: Sequence[tuple[Taken, Measurement]]) -> int:
+    """Results that count as trials of their job."""
+    return sum(t.first and m.error != "invalid" for t, m in some)
+
+
 def _settle(future: Future[Any], value: Any) -> None:
     if not future.done():
         future.set_result(value)
 
 
-def _check_rows(batch: Batch, results: Sequence[tuple[int, Trial]]) -> None:
-    for at, trial in results:
-        if 0 <= at < len(batch.rows) and trial.config != batch.rows[at]:
-            raise ValueError(f"row {at} of batch {batch.id} is {list(batch.rows[at])}, told is {list(trial.config)}")
+def _results(batch: Batch | None, told: wire.Tell) -> list[tuple[int, Trial]]:
+    """Trials that were told, checked against the batch, if there is one. Raises `Refused`."""
+    try:
+        found = [(a.at, a.trial.thing()) for a in told.trials]
+    except ValueError as e:
+        raise Refused(str(e)) from e
+    if batch is None:
+        return found
+    for at, trial in found:
+        if at >= len(batch.rows):
+            raise Refused(f"batch {batch.id} has {len(batch.rows)} rows, a result is for row {at}")
+        if trial.config != batch.rows[at]:
+            raise Refused(f"row {at} of batch {batch.id} is {list(batch.rows[at])}, told is {list(trial.config)}")
+    return found
 
 
 def _value(batch: Batch, told: wire.Tell, knobs: int) -> Any:
@@ -729,9 +788,7 @@ def _value(batch: Batch, told: wire.Tell, knobs: int) -> Any:
             raise ValueError(f"features of {len(batch.rows)} rows were asked for, {len(ok)} came")
         return [statements, ok]
     if batch.kind == "retime":
-        results = [(a.at, a.trial.thing()) for a in told.trials]
-        _check_rows(batch, results)
-        return [t for _, t in results]
+        return [t for _, t in _results(batch, told)]
     if batch.kind == "race" and told.race is not None:
         return [list(times) for times in told.race]
     if batch.kind == "check" and told.check is not None:

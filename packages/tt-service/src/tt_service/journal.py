@@ -13,7 +13,7 @@ from typing import Any
 from tt_service.broker import Batch, Change, Config, Row, Taken
 from tt_service.database import connect, told
 
-__all__ = ["Journal", "JobRecord"]
+__all__ = ["Event", "JobRecord", "Journal"]
 
 SCHEMA = (
     "CREATE TABLE IF NOT EXISTS jobs (id TEXT PRIMARY KEY, owner TEXT NOT NULL, spec TEXT NOT NULL,"
@@ -30,6 +30,7 @@ SCHEMA = (
     "CREATE TABLE IF NOT EXISTS results (batch TEXT, at INTEGER, job TEXT NOT NULL, body TEXT, kept INTEGER NOT NULL,"
     " PRIMARY KEY (batch, at)) WITHOUT ROWID",
     "CREATE INDEX IF NOT EXISTS unkept ON results (kept) WHERE NOT kept",
+    "CREATE TABLE IF NOT EXISTS counts (job TEXT PRIMARY KEY, trials INTEGER NOT NULL) WITHOUT ROWID",
 )
 
 BATCH = "id, agent, job, task, kind, rows, returns"
@@ -56,6 +57,16 @@ class JobRecord:
     ended: float | None = None
     trials: int = 0
     spent_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Event:
+    """An event of a job, and the trials that the job has had with it; None where it brings none."""
+
+    job: str
+    number: int
+    body: str
+    trials: int | None = None
 
 
 class Journal:
@@ -85,10 +96,12 @@ class Journal:
                     self.db.execute("ROLLBACK")
                 raise
 
-    def write(self, changes: Iterable[Change], results: Iterable[tuple[Taken, str]] = ()) -> None:
-        """Keep what the broker noted, and results with their text."""
-        changes, results = list(changes), list(results)
-        if not changes and not results:
+    def write(
+        self, changes: Iterable[Change], results: Iterable[tuple[Taken, str]] = (), events: Iterable[Event] = ()
+    ) -> None:
+        """Keep what the broker noted, results with their text, and events: all of it, or nothing."""
+        changes, results, events = list(changes), list(results), list(events)
+        if not changes and not results and not events:
             return
         with self.writing() as db:
             for change in changes:
@@ -96,6 +109,13 @@ class Journal:
             db.executemany(
                 "INSERT INTO results (batch, at, job, body, kept) VALUES (?, ?, ?, ?, 0)",
                 [(t.batch.id, t.at, t.batch.job, text) for t, text in results],
+            )
+            db.executemany(
+                "INSERT INTO events (job, number, body) VALUES (?, ?, ?)", [(e.job, e.number, e.body) for e in events]
+            )
+            db.executemany(
+                "INSERT OR REPLACE INTO counts (job, trials) VALUES (?, ?)",
+                [(e.job, e.trials) for e in events if e.trials is not None],
             )
 
     def kept(self, results: Iterable[tuple[str, int]]) -> None:
@@ -150,13 +170,10 @@ class Journal:
     def jobs(self) -> list[JobRecord]:
         """All jobs, oldest first."""
         with told(self.path):
-            names = "id, owner, spec, state, reason, run_id, created, ended, trials, spent_s"
-            return [JobRecord(*row) for row in self.db.execute(f"SELECT {names} FROM jobs ORDER BY created, id")]
-
-    def tell(self, job: str, number: int, body: str) -> None:
-        """Keep an event of a job."""
-        with self.writing() as db:
-            db.execute("INSERT OR REPLACE INTO events (job, number, body) VALUES (?, ?, ?)", (job, number, body))
+            trials = "max(jobs.trials, coalesce(counts.trials, 0))"  # apart from the request, which is large
+            names = f"id, owner, spec, state, reason, run_id, created, ended, {trials}, spent_s"
+            query = f"SELECT {names} FROM jobs LEFT JOIN counts ON counts.job = jobs.id ORDER BY created, id"
+            return [JobRecord(*row) for row in self.db.execute(query)]
 
     def events(self, job: str, after: int, most: int = 64) -> list[str]:
         """Events of a job after a number, oldest first."""

@@ -64,6 +64,8 @@ class Listening:
 
     def options(self) -> dict[str, Any]:
         """Keywords for `uvicorn.Config`."""
+        from tt_service.heads import Heads  # a client needs no uvicorn
+
         tls = {} if self.tls_cert is None else {"ssl_certfile": str(self.tls_cert), "ssl_keyfile": str(self.tls_key)}
         return {
             "host": self.host,
@@ -71,6 +73,7 @@ class Listening:
             "proxy_headers": self.proxy_headers,
             "forwarded_allow_ips": "127.0.0.1,::1",
             "server_header": False,
+            "http": Heads,
             "log_config": _log_config(),
             **tls,
         }

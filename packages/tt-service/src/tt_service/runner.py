@@ -59,15 +59,19 @@ class Runner:
         self._said = clock()
         self._asking = False
         self._errors: Any = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def start(self) -> None:
-        """Start it; returns at once."""
+        """Start it, in an empty folder of its own; returns at once."""
         ours, theirs = socket.socketpair()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115, closed by `end`
         command = child.command("tt_service.thinking")
         arguments = [str(theirs.fileno()), str(self.bounds.cpu_s), str(self.bounds.memory_bytes)]
         threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         environment = {k: v for k, v in os.environ.items() if k != "TT_KEY"}
+        if found := environment.get("PYTHONPATH"):
+            environment["PYTHONPATH"] = os.pathsep.join(os.path.abspath(p) for p in found.split(os.pathsep) if p)
+        self._folder = tempfile.TemporaryDirectory(prefix="tt-job-", ignore_cleanup_errors=True)
         self.process = subprocess.Popen(
             [*command, *arguments],
             pass_fds=[theirs.fileno()],
@@ -75,6 +79,7 @@ class Runner:
             stdout=subprocess.DEVNULL,
             stderr=self._errors,
             env={**threads, **environment},
+            cwd=self._folder.name,
             start_new_session=True,
         )
         theirs.close()
@@ -116,6 +121,9 @@ class Runner:
         if self._errors is not None:
             self._errors.close()
             self._errors = None
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
 
     def _last_words(self) -> str:
         if self._errors is None:

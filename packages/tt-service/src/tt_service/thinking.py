@@ -230,7 +230,9 @@ class _Noting(Pipeline):
 
 
 def limit(cpu_s: int, memory_bytes: int) -> None:
-    """Bound this process. The bound of memory is on private writable memory, mapped or not."""
+    """Bound this process, and let the server answer before it thinks. The bound of memory is on private writable
+    memory, mapped or not."""
+    os.nice(5)
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 5))
     resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -173,6 +173,9 @@ class SpaceWire(Wire):
 
     def thing(self) -> Space:
         """The space. Raises `ValueError` where it is none, or is not what its key says."""
+        for k in self.knobs:
+            if k.kind == "tile" and not all(isinstance(c, list) for c in k.choices):
+                raise ValueError(f"knob {k.name!r}: the choices of a tile are lists of factors")
         knobs = tuple(
             Knob(
                 k.name,
