@@ -319,7 +319,8 @@ class Ledger:
     def _again(self, pipeline: Pipeline, state: TaskState, again: dict[str, Any], now: float) -> None:
         """A leader that was timed again: the later timing counts here too."""
         trial = Trial(tuple(again["config"]), tuple(again["seconds"]), len(again["seconds"]), why="timed again")
-        about = {"device": self.errand.device, "versions": dict(self.errand.versions), "run_id": self.info.run_id}
+        versions = {**self.errand.versions, **({"agent": again["agent"]} if again.get("agent") else {})}
+        about = {"device": self.errand.device, "versions": versions, "run_id": self.info.run_id}
         m = pipeline.measured(trial, origin="again", at=now, **about)
         self.store.append([m])
         pipeline.correct(m)

@@ -454,11 +454,11 @@ class Desk:
         call = self.broker.answer(agent_id, batch.id, now)
         if call is not None:
             failed = None if told.failed is None else {"error": told.failed.error, "why": told.failed.why}
-            self._reply(call, value=value, failed=failed)
+            self._reply(call, value=value, failed=failed, agent=agent_id)
         self._after()
         return wire.Counted(new=1 if call is not None else 0, before=0 if call is not None else 1, unknown=0)
 
-    def _reply(self, call: Call, value: Any = None, failed: dict[str, str] | None = None) -> None:
+    def _reply(self, call: Call, value: Any = None, failed: dict[str, str] | None = None, agent: str = "") -> None:
         job = self.jobs.get(call.job)
         number = None if job is None else job.calls.pop(call.id, None)
         if job is None or number is None or job.runner is None:
@@ -466,7 +466,7 @@ class Desk:
         if failed is not None and call.kind in ("realise", "features", "retime"):
             failed = {**failed, "why": f"{call.kind}: {failed['why']}"}
         trials = value if call.kind == "retime" and failed is None else []
-        job.runner.send("answer", number=number, value=value, trials=trials, failed=failed)
+        job.runner.send("answer", number=number, value=value, trials=trials, failed=failed, agent=agent)
 
     def _keep(self, agent_id: str, counts: Counts) -> None:
         """Results into the journal, then into the history, then to the job."""

@@ -12,6 +12,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -69,38 +70,52 @@ class Inbox:
 
 
 class Reporter(Listener):
-    """Tells the server of every batch."""
+    """Tells the server of every batch.
 
-    def __init__(self, inbox: Inbox) -> None:
-        self.inbox = inbox
+    Args:
+        made_by: The agent that said of a task's row that it has no program, or timed it again; None is unknown.
+    """
+
+    def __init__(self, inbox: Inbox, made_by: Callable[[str, Sequence[int]], str | None]) -> None:
+        self.inbox, self.made_by = inbox, made_by
 
     def tt_batch_measured(self, run: RunInfo, state: TaskState, batch: Batch, results: list[Measurement]) -> None:
+        task = state.task.key
         refused = [
-            m for m in results if m.error == "invalid" and any(np.array_equal(m.config, r) for r in batch.invalid)
+            _signed(m, self.made_by(task, m.config))
+            for m in results
+            if m.error == "invalid" and any(np.array_equal(m.config, r) for r in batch.invalid)
         ]
+        info = dict(batch.info)
+        if again := info.get("again"):
+            info["again"] = [{**a, "agent": self.made_by(task, a["config"])} for a in again]
         about = {
             "batch": batch.id,
             "rows": batch.codes.tolist(),
             "origin": list(batch.origin),
             "predicted": [float(x) if np.isfinite(x) else None for x in batch.predicted],
-            "info": batch.info,
+            "info": info,
             "best_s": state.best_s if np.isfinite(state.best_s) else None,
         }
-        self.inbox.send("batch", task=state.task.key, about=about, refused=refused)
+        self.inbox.send("batch", task=task, about=about, refused=refused)
 
     def tt_task_finished(self, run: RunInfo, state: TaskState) -> None:
         self.inbox.send("finished", task=state.task.key, reason=state.finished)
 
 
 class _Kept:
-    """The history for the loop: what agents told is in it already, so only what the loop itself finds is appended."""
+    """The history for the loop: what agents told is in it already, so only what the loop itself finds is appended.
 
-    def __init__(self, store: Store) -> None:
-        self.store = store
+    Args:
+        made_by: As `Reporter` has it.
+    """
+
+    def __init__(self, store: Store, made_by: Callable[[str, Sequence[int]], str | None]) -> None:
+        self.store, self.made_by = store, made_by
 
     def append(self, batch: Sequence[Measurement]) -> None:
         own = [m for m in batch if m.origin == "again" or m.error == "invalid"]
-        self.store.append(own)
+        self.store.append([_signed(m, self.made_by(m.task_key, m.config)) for m in own])
 
     def query(self, *args: Any, **keys: Any) -> Iterable[Measurement]:
         return self.store.query(*args, **keys)
@@ -202,10 +217,10 @@ class Thought:
         info = RunInfo(
             self.start["run_id"], tuple(self.tasks), {"recipe": self.recipe.describe(), "seed": self.job.seed}
         )
-        listeners = [Reporter(self.inbox)]
+        listeners = [Reporter(self.inbox, self.measurer.made_by)]
         loop = made.loop(
             self.measurer,
-            _Kept(self.store),
+            _Kept(self.store, self.measurer.made_by),
             self.clock,
             info=info,
             listeners=listeners,
@@ -227,6 +242,10 @@ class _Noting(Pipeline):
         for row, origin in zip(batch.codes, batch.origin, strict=True):
             self._origins[self.task.key, tuple(int(c) for c in row)] = origin
         return batch
+
+
+def _signed(m: Measurement, agent: str | None) -> Measurement:
+    return m if agent is None else replace(m, versions={**m.versions, "agent": agent})
 
 
 def limit(cpu_s: int, memory_bytes: int) -> None:
