@@ -91,6 +91,7 @@ class House:
         """A sound body for each path that takes one."""
         return {
             "/v1/jobs": self.job.model_dump(),
+            "/v1/jobs/{job}/judge": {"id": "q", "task": synthetic_task().key, "kind": "race", "rows": [], "wait_s": 0},
             "/v1/agents": AGENT,
             "/v1/agents/{name}/ask": {"rows": 4, "wait_s": 0},
             "/v1/agents/{name}/tell": {"batch": "b", "trials": [{"at": 0, "trial": {"config": [0], "error": "run"}}]},

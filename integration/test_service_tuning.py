@@ -11,11 +11,14 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 from tt_bench.files import load
 from tt_bench.replay import Replay
+from tt_core.host import Host
 from tt_history import SqliteStore
 from tt_service import wire
 from tt_service.agent import Agent
@@ -23,6 +26,7 @@ from tt_service.database import path_of
 from tt_service.http import Http
 from tt_service.keys import Keys
 from tt_service.outbox import Outbox
+from tt_service.workbench import HostBench
 from tt_spec import Plugins, RunInfo, VirtualClock, WallClock
 from tt_spec.assembly import assemble
 from tt_spec.pieces.memory_store import MemoryStore
@@ -134,6 +138,73 @@ def test_mistakes_are_one_line_with_exit_code_9(place):
         assert said in err and err.count("\n") == 1, err
 
 
+class Elsewhere(HostBench):
+    """This machine, which says that it is another; of its first two checks one says that a finalist is wrong."""
+
+    def __init__(self, target):
+        super().__init__(Host())
+        self.targets, self.device, self.checked = (target,), "a large machine", 0
+
+    def measurer(self, evaluator, options):
+        made = super().measurer(evaluator, options)
+        if not isinstance(made.check, partial):
+            made.check = partial(self.check, made.check)
+        return made
+
+    def check(self, sound, task, row):
+        self.checked += 1
+        return "it computes something else" if self.checked == 1 else sound(task, row)
+
+
+@contextmanager
+def working(place, log, bench, **more):
+    """An agent in a thread of this process."""
+    outbox, over = Outbox(log, place.url), threading.Event()
+    halt = {"halt": lambda: "over" if over.is_set() else None}
+    thread = threading.Thread(
+        target=Agent(Http(place.url, place.key), outbox, bench, wait_s=1.0, **halt, **more).run, daemon=True
+    )
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(20)
+
+
+def test_what_this_machine_cannot_run_is_raced_and_verified_by_an_agent(place, tmp_path):
+    cores = os.cpu_count() + 1
+    text = json.dumps({**json.loads(Host().place().target), "num-cores": cores})
+    target = Host().prepare("op:matmul:40,40,40", target=text).tasks[0].target
+    options = ["--target", text, "--server", place.url, "--recipe", "random", "--trials", "8", "--set", "batch=8"]
+    tune = ["tune", "op:matmul:40,40,40", *options, "--no-agent", "--history", "away.db", "--out", "away.so"]
+    _, err = place.run(*tune, code=9)
+    assert f"no agent of {place.url} runs the target" in err and "--wait waits for one" in err and err.count("\n") == 1
+    process = place.start(*tune, "--wait")
+    for line in process.stdout:
+        if "waiting for an agent that runs the target" in line:
+            break
+    bench = Elsewhere(target)
+    try:
+        with working(place, tmp_path / "agent.db", bench, name="large"):
+            out, err = process.communicate(timeout=200)
+    finally:
+        bench.close()
+    assert process.returncode == 0, out + err
+    assert "a finalist failed (wrong-result: it computes something else)" in out + err
+    assert "1 tuned operators alone, on a large machine; the whole model was not run" in out, out
+    sidecar = json.loads((place.folder / "away.so.json").read_text())
+    assert sidecar["device"] == "a large machine" and sidecar["threads"] == cores
+    assert sidecar["latency_after_s"] is None and sidecar["tasks"][0]["latency_s"] > 0
+    store = SqliteStore(place.folder / "away.db")
+    rows = {m.config: m for m in store.query()}
+    (wrong,) = [m for m in rows.values() if m.error == "wrong-result"]
+    store.close()
+    shipped = sidecar["tasks"][0]["knobs"]
+    assert json.loads(json.dumps(wrong.knobs, default=list)) != shipped and bench.checked >= 2
+    assert {m.device for m in rows.values()} == {"a large machine"}
+
+
 class Recorded:
     """A bench of a recording."""
 
@@ -160,25 +231,12 @@ def test_with_one_agent_and_one_seed_the_rows_are_those_of_a_local_run(place, tm
     made = assemble(recipe, tasks, measurer, clock=clock, seed=5, budget=budget)
     made.loop(measurer, store, clock, info=RunInfo("r", tuple(tasks))).run()
 
-    outbox = Outbox(tmp_path / "agent.db", place.url)
-    over = threading.Event()
-    agent = Agent(
-        Http(place.url, place.key),
-        outbox,
-        Recorded(parts),
-        name="recorded",
-        wait_s=1.0,
-        halt=lambda: "over" if over.is_set() else None,
-    )
-    thread = threading.Thread(target=agent.run, daemon=True)
-    thread.start()
-    asked = {"recipe": "autotvm", "sets": sets, "seed": 5, "trials": 72, "device": "recorded"}
-    spec = wire.JobIn(name="recorded", tasks=wired, **asked)
-    job = place.http.post("/v1/jobs", spec, wire.JobOut, wait_s=90)
-    while (last := place.http.get(f"/v1/jobs/{job.id}", wire.JobOut)).state == "running":
-        time.sleep(0.1)
-    over.set()
-    thread.join(20)
+    with working(place, tmp_path / "agent.db", Recorded(parts), name="recorded"):
+        asked = {"recipe": "autotvm", "sets": sets, "seed": 5, "trials": 72, "device": "recorded"}
+        spec = wire.JobIn(name="recorded", tasks=wired, **asked)
+        job = place.http.post("/v1/jobs", spec, wire.JobOut, wait_s=90)
+        while (last := place.http.get(f"/v1/jobs/{job.id}", wire.JobOut)).state == "running":
+            time.sleep(0.1)
     assert last.state == "done", last.reason
     remote = SqliteStore(place.folder / "shared.db")
     rows = [(m.task_key, m.config, m.origin, m.seconds) for m in remote.query(device="recorded")]

@@ -28,7 +28,7 @@ def service_of(request: Request, plugins: Plugins) -> Service | None:
     """The service that the request names; None for a search here."""
     if request.server is None:
         return None
-    names = ("agent", "private", "key_file", "insecure", "wait")
+    names = ("agent", "private", "key_file", "insecure", "wait", "device")
     if "http" not in plugins.names("service"):
         raise OptionError("--server needs the package tt-service: pip install tt-service")
     return plugins.build("service", "http", url=request.server, **{n: getattr(request, n) for n in names})

@@ -18,20 +18,25 @@ from tt_spec.errors import PieceError, StoreError
 from tt_spec.faults import Audience
 from tt_spec.loop import Outcome
 from tt_spec.pipeline import Pipeline
-from tt_spec.roles import Errand, Listener, Measurer, Store
+from tt_spec.roles import Errand, Judges, Listener, Measurer, Store
 from tt_spec.types import TaskState
 
 from tt_service import wire
 from tt_service.agent import Agent
 from tt_service.errors import ServiceError
+from tt_service.finalists import Finalists
 from tt_service.http import Http
 from tt_service.keys import key_for_client
 from tt_service.outbox import Outbox
+from tt_service.presence import device_for
 
 __all__ = ["Follower", "HttpService", "agent_name"]
 
 WAIT_S = 2.0
 """How long an agent inside a run waits for work: after Ctrl-C nobody waits longer."""
+
+COMPILER = ("tvm", "llvm")
+"""Versions that say which compiler made a program."""
 
 BEST_OF_OTHERS = 32
 """Rows of a task that the server has from others and that are taken over; what ships is timed here."""
@@ -47,6 +52,7 @@ class HttpService:
         private: Whether the rows are for this user alone.
         insecure: Whether the key may cross a network in plain text.
         wait: Whether to wait for agents where none is there.
+        device: Of the agents that measure, as a shell pattern, where several devices could.
         log: The agent's own log of results; None is beside the history.
     """
 
@@ -58,11 +64,13 @@ class HttpService:
         private: bool = False,
         insecure: bool = False,
         wait: bool = False,
+        device: str | None = None,
         log: str | Path | None = None,
     ) -> None:
         self.url, self.key_file, self.agent, self.private = url, key_file, agent, private
-        self.insecure, self.wait, self.log = insecure, wait, log
+        self.insecure, self.wait, self.device, self.log = insecure, wait, device, log
         self._http: Http | None = None
+        self._asked: tuple[Errand, str] | None = None
 
     def recipes(self) -> list[dict[str, Any]]:
         """See `tt_spec.roles.Service`; talks to the server for the first time."""
@@ -90,8 +98,8 @@ class HttpService:
         """See `tt_spec.roles.Service`."""
         http = self._opened()
         http.stop = lambda: halt() is not None
-        self._check_agents(http, errand)
         job = http.post("/v1/jobs", self._job(errand), wire.JobOut, wait_s=90)
+        self._asked = errand, job.id
         say(f"job {job.id[:8]} of {http.url}; tt jobs show {job.id[:8]} tells of it")
         ledger = Ledger(errand, pipelines, store, info, listeners)
         ledger.take(self._of_others(http, errand, job))
@@ -108,6 +116,31 @@ class HttpService:
         except ServiceError as e:
             failure = None if halt() is not None else e
         return self._end(http, follower, ledger, halt(), failure, say)
+
+    def place(
+        self,
+        target: str,
+        device: str | None = None,
+        halt: Callable[[], str | None] = lambda: None,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> str:
+        """See `tt_spec.roles.Service`."""
+
+        def can(agent: wire.AgentSeen) -> bool:
+            runs = target in agent.targets or "*" in agent.targets
+            return runs and agent.device == (device or agent.device)
+
+        what = f"runs the target {target}" if device is None else f"has the device {device}"
+        about = {"device": self.device, "wait": self.wait, "halt": halt, "say": say}
+        return device_for(self._opened(), can, what, **about)
+
+    def judge(self, say: Callable[[str], None] = lambda text: None) -> Judges:
+        """See `tt_spec.roles.Service`."""
+        if self._asked is None:
+            raise RuntimeError("finalists are those of a run: call run first")
+        errand, job = self._asked
+        compiler = {name: errand.versions[name] for name in COMPILER if name in errand.versions}
+        return Finalists(self._opened(), job, compiler, self.wait, say)
 
     # -- inside -------------------------------------------------------------------------------------------------
 
@@ -134,15 +167,6 @@ class HttpService:
             only_heavy=errand.only_heavy,
             private=self.private,
         )
-
-    def _check_agents(self, http: Http, errand: Errand) -> None:
-        """Without an agent here there must be one elsewhere, unless the user waits."""
-        if self.agent or self.wait:
-            return
-        here = http.get_list("/v1/agents", wire.AgentSeen)
-        if not any(a.device == errand.device and a.seen_s < 90 for a in here):
-            there = "; ".join(f"{a.id} has {a.device}" for a in here if a.seen_s < 90) or "none is there"
-            raise ServiceError(f"no agent of {http.url} has the device {errand.device} ({there}); --wait waits for one")
 
     def _of_others(self, http: Http, errand: Errand, job: wire.JobOut) -> list[Measurement]:
         """The best rows that the server has of these tasks on this device."""

@@ -44,6 +44,8 @@ __all__ = [
     "Historic",
     "JobIn",
     "JobOut",
+    "JudgeIn",
+    "JudgeOut",
     "PieceWire",
     "RaceIn",
     "RealisedWire",
@@ -501,6 +503,24 @@ class FeaturesWire(Wire):
         return Statements(values, offsets, operator), ok
 
 
+class JudgeIn(Wire):
+    """A client that cannot run a job's target has an agent race or check finalists.
+
+    Args:
+        id: Chosen by the client; the same one again is the same question.
+        rows: One for a check.
+        race: The terms of a race.
+        wait_s: How long the answer may take.
+    """
+
+    id: Key
+    task: Key
+    kind: Literal["race", "check"]
+    rows: Annotated[list[AnyConfig], Field(max_length=64)]
+    race: RaceIn = RaceIn()
+    wait_s: Annotated[FiniteFloat, Field(ge=0, le=60)] = 20.0
+
+
 class Answer(Wire):
     """One row's result: `at` is its place in the batch."""
 
@@ -519,6 +539,23 @@ class FaultWire(Wire):
     """The outcome of a check: what is wrong, or null."""
 
     fault: Why | None = None
+
+
+class JudgeOut(Wire):
+    """What came of it, once `done`: seconds per round of each program, the fault of a check, or why it `failed`.
+
+    Args:
+        agent, versions: Who did it, with what.
+        waiting: Why nobody works on it now; "" where somebody can.
+    """
+
+    done: bool
+    race: list[list[float]] | None = None
+    check: FaultWire | None = None
+    failed: FailedWire | None = None
+    agent: str = ""
+    versions: dict[str, str] = {}
+    waiting: str = ""
 
 
 class Tell(Wire):

@@ -62,6 +62,7 @@ __all__ = [
     "Gauges",
     "Host",
     "Interprets",
+    "Judges",
     "Learns",
     "Lends",
     "LimitsRows",
@@ -940,9 +941,14 @@ class Errand:
     history: str | None = None
 
 
+class Judges(Races, Checks, Protocol):
+    """Races finalists and compares them with the untuned program, wherever that is done. Both may raise `UserError`
+    where nobody is left to do it."""
+
+
 class Service(Protocol):
-    """Searches elsewhere for a run here. Its entry is built with `url`, `key_file`, `agent`, `private`, `insecure` and
-    `wait`: the options of `tt tune --server`."""
+    """Searches elsewhere for a run here. Its entry is built with `url`, `key_file`, `agent`, `private`, `insecure`,
+    `wait` and `device`: the options of `tt tune --server`."""
 
     def recipes(self) -> list[dict[str, Any]]:
         """Its recipes: `name`, `summary` and `pieces`, as `Recipe.describe` gives them; where one cannot be used,
@@ -964,6 +970,22 @@ class Service(Protocol):
     ) -> Any:
         """The `tt_spec.Outcome` of the search: every row is in `store`, `pipelines` (one per task) know it, `listeners`
         heard of it, as if `tt_spec.Loop` had run here. A `halt` leaves the search where it is."""
+        ...
+
+    def place(
+        self,
+        target: str,
+        device: str | None = None,
+        halt: Callable[[], str | None] = lambda: None,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> str:
+        """Fingerprint of the device whose agents measure for a run that does not: `device`, or the one whose agents run
+        the target. Raises `UserError` where there is none, or more than one, and `KeyboardInterrupt` where `halt`
+        ends the wait for it."""
+        ...
+
+    def judge(self, say: Callable[[str], None] = lambda text: None) -> Judges:
+        """For the finalists of the last `run`, where this machine cannot run its target: agents do it."""
         ...
 
 
