@@ -32,6 +32,7 @@ from tt_spec.assembly import assemble
 from tt_spec.pieces.memory_store import MemoryStore
 from tt_spec.recipe import resolve
 
+STRANGER = Path(__file__).parent / "third_party"
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 
 NO_TVM = """
@@ -43,27 +44,32 @@ main()
 
 
 class Place:
-    """A server in a process in which `import tvm` fails, and clients in one folder."""
+    """A server in a process in which `import tvm` fails, with a stranger's pieces that nobody else has, and clients in
+    one folder."""
 
     def __init__(self, folder):
         self.folder = folder
         keys = Keys(path_of(folder / "shared.db"))
-        self.key = keys.add("me", ("jobs", "agent"))
+        self.key, self.eve = keys.add("me", ("jobs", "agent")), keys.add("eve", ("jobs", "agent"))
         keys.close()
+        pip = [sys.executable, "-m", "pip", "install", "--no-index", "--no-build-isolation", "--no-deps", "--quiet"]
+        subprocess.run([*pip, "--target", str(folder / "acme"), str(STRANGER)], check=True)
         command = [sys.executable, "-c", NO_TVM, "serve", "--history", str(folder / "shared.db"), "--port", "0"]
-        self.server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        path = os.pathsep.join([str(folder / "acme"), *filter(None, [os.environ.get("PYTHONPATH")])])
+        env = {**os.environ, "PYTHONPATH": path}
+        self.server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
         self.url = self.server.stdout.readline().split()[-1]
         self.http = Http(self.url, self.key)
 
-    def start(self, *args):
+    def start(self, *args, key=None):
         command = [sys.executable, "-m", "tt_core", *args]
-        env = {**os.environ, "TT_KEY": self.key}
+        env = {**os.environ, "TT_KEY": key or self.key}
         return subprocess.Popen(
             command, cwd=self.folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
 
-    def run(self, *args, code=0):
-        process = self.start(*args)
+    def run(self, *args, code=0, key=None):
+        process = self.start(*args, key=key)
         out, err = process.communicate(timeout=300)
         assert process.returncode == code, f"exit {process.returncode}\n{out[-3000:]}\n{err[-3000:]}"
         return out, err
@@ -95,6 +101,44 @@ def test_a_run_is_searched_by_the_server_and_ships_here(place):
     store.close()
     assert len(shared) == 16 and mine >= 16
     assert all(m.versions["agent"].startswith("me/") and m.versions["tvm"] for m in shared)
+
+
+def test_a_piece_that_the_server_alone_has_searches_for_an_unchanged_client_and_agent(place):
+    missing = subprocess.run([sys.executable, "-c", "import acme_tt"], capture_output=True, text=True)
+    assert "No module named 'acme_tt'" in missing.stderr
+    out, _ = place.run("recipes", "--server", place.url)
+    assert re.search(r"^acme: hill climbing by the nearest rows\n .*surrogate knn, searcher hillclimb", out, re.M), out
+    tune = ["tune", "op:matmul:24,24,24", "--recipe", "acme", "--trials", "16", "--json", "--history", "acme.db"]
+    out, _ = place.run(*tune, "--server", place.url)
+    told = [json.loads(line) for line in out.splitlines()]
+    assert told[-1]["trials"] == 16
+    last = [e for e in told if e["event"] == "batch_measured"][-1]
+    assert last["info"]["climbed"] > 0, "its searcher was asked"
+    _, err = place.run(*tune, code=2)
+    assert "no recipe" in err and "'acme'" in err and err.count("\n") == 1
+
+
+def test_private_rows_of_ones_own_agent_are_nobody_elses(place, tmp_path):
+    bench = HostBench(Host())
+    tune = ["tune", "op:matmul:28,28,28", "--recipe", "random", "--set", "batch=8", "--server", place.url, "--json"]
+    options = ["--private", "--no-agent", "--trials", "8", "--history", "mine.db", "--out", "mine.so"]
+    try:
+        with working(place, tmp_path / "eve.db", bench, key=place.eve, name="eves"):
+            with working(place, tmp_path / "mine.agent", bench, name="own"):
+                out, _ = place.run(*tune, *options)
+            result = json.loads(out.splitlines()[-1])
+            assert result["trials"] == 8 and "the untuned program" in result["verified"]
+    finally:
+        bench.close()
+    mine, shared = SqliteStore(place.folder / "mine.db"), SqliteStore(place.folder / "shared.db")
+    task = {m.task_key for m in mine.query()}.pop()
+    assert {m.versions["agent"] for m in mine.query() if "agent" in m.versions} == {"me/own"}
+    assert list(shared.query(task_key=task)) == []
+    mine.close()
+    shared.close()
+    history = f"/v1/history/{task}"
+    assert len(place.http.get_list(history, wire.Historic)) >= 8
+    assert Http(place.url, place.eve).get_list(history, wire.Historic) == []
 
 
 def test_another_user_of_the_device_begins_with_what_the_server_knows(place):
@@ -157,12 +201,12 @@ class Elsewhere(HostBench):
 
 
 @contextmanager
-def working(place, log, bench, **more):
+def working(place, log, bench, key=None, **more):
     """An agent in a thread of this process."""
     outbox, over = Outbox(log, place.url), threading.Event()
     halt = {"halt": lambda: "over" if over.is_set() else None}
     thread = threading.Thread(
-        target=Agent(Http(place.url, place.key), outbox, bench, wait_s=1.0, **halt, **more).run, daemon=True
+        target=Agent(Http(place.url, key or place.key), outbox, bench, wait_s=1.0, **halt, **more).run, daemon=True
     )
     thread.start()
     try:

@@ -65,6 +65,7 @@ def test_its_pieces_are_listed_with_their_distribution(python):
         ("surrogate", "linear"),
         ("measurer", "here"),
         ("store", "lines"),
+        ("recipe", "acme"),
     }
     wanted |= {("listener", "tt_batch_measured")}
     assert mine == {(*piece, "1.0.0") for piece in wanted}
