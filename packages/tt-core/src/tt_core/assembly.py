@@ -42,7 +42,12 @@ def place_of(
     """The target, and the device of the service's agents where they alone can run it, or are asked for by name; None
     where this machine measures, or could."""
     if service is None or request.agent:
-        return check_target(request.target), None
+        try:
+            return check_target(request.target), None
+        except TargetError as e:
+            if service is None:
+                raise
+            raise TargetError(f"{e}; --no-agent leaves measuring to the server's agents") from e
     with quiet():
         target = resolve_target(request.target)
     here = request.device is None and runnable(target) is None
