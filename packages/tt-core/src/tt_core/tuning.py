@@ -292,6 +292,9 @@ class _Run:
             minutes -= self.stages.apart_s(self.ending) / 60.0
         asked = elsewhere.errand(self.request, tuple(self.ready.tasks), self.ready.model.name, minutes)
         asked = dataclasses.replace(asked, **self.stamp)
+        peak = peak_of(self.ready.target)
+        if peak is not None and not self.away and elsewhere.wants_peak(self.request, service, self.plugins):
+            asked = dataclasses.replace(asked, peak_flops=peak())
         with self.stages.stage("tuning"):
             about = {"info": info, "listeners": heard, "halt": halt, "say": self.note}
             return service.run(asked, self.made.pipelines, self.measurer, self.store, **about)

@@ -17,6 +17,8 @@ from tt_spec import Batch, Measurement, Plugins, RunInfo, Task, Trial
 from tt_spec.errors import PieceError, StoreError
 from tt_spec.faults import Audience
 from tt_spec.loop import Outcome
+from tt_spec.past import Past
+from tt_spec.pieces.memory_store import MemoryStore
 from tt_spec.pipeline import Pipeline
 from tt_spec.roles import Errand, Judges, Listener, Measurer, Store
 from tt_spec.types import TaskState
@@ -37,6 +39,9 @@ WAIT_S = 2.0
 
 COMPILER = ("tvm", "llvm")
 """Versions that say which compiler made a program."""
+
+MOST_KNOWN = 20_000
+"""Rows of the history here that a server is told of."""
 
 BEST_OF_OTHERS = 32
 """Rows of a task that the server has from others and that are taken over; what ships is timed here."""
@@ -98,7 +103,10 @@ class HttpService:
         """See `tt_spec.roles.Service`."""
         http = self._opened()
         http.stop = lambda: halt() is not None
-        job = http.post("/v1/jobs", self._job(errand), wire.JobOut, wait_s=90)
+        known = _known(errand, store)
+        if len(known) > MOST_KNOWN:
+            say(f"the server is told of the newest {MOST_KNOWN} rows that are known here, of {len(known)}")
+        job = http.post("/v1/jobs", self._job(errand, known[-MOST_KNOWN:]), wire.JobOut, wait_s=90)
         self._asked = errand, job.id
         say(f"job {job.id[:8]} of {http.url}; tt jobs show {job.id[:8]} tells of it")
         ledger = Ledger(errand, pipelines, store, info, listeners)
@@ -139,8 +147,7 @@ class HttpService:
         if self._asked is None:
             raise RuntimeError("finalists are those of a run: call run first")
         errand, job = self._asked
-        compiler = {name: errand.versions[name] for name in COMPILER if name in errand.versions}
-        return Finalists(self._opened(), job, compiler, self.wait, say)
+        return Finalists(self._opened(), job, _compiler(errand), self.wait, say)
 
     # -- inside -------------------------------------------------------------------------------------------------
 
@@ -152,10 +159,12 @@ class HttpService:
             self._http = http
         return self._http
 
-    def _job(self, errand: Errand) -> wire.JobIn:
+    def _job(self, errand: Errand, known: list[wire.KnownIn]) -> wire.JobIn:
         return wire.JobIn(
             name=errand.name[:200],
             tasks=[wire.TaskWire.of(t) for t in errand.tasks],
+            known=known,
+            peak_flops=errand.peak_flops,
             recipe=errand.recipe,
             toml=errand.toml,
             sets=list(errand.sets),
@@ -174,7 +183,8 @@ class HttpService:
         for task in errand.tasks:
             query = {"device": errand.device, "best": BEST_OF_OTHERS}
             found += [m.thing() for m in http.get_list(f"/v1/history/{task.key}", wire.Historic, **query)]
-        return found
+        believed = Past(MemoryStore(), errand.device, _compiler(errand))
+        return [m for m in found if believed.believes(m)]
 
     def _measure(
         self,
@@ -418,6 +428,17 @@ def agent_name() -> str:
     """A name that no other agent has."""
     host = "".join(c if c.isalnum() or c in "._-" else "-" for c in socket.gethostname())[:60]
     return f"{host}-{uuid.uuid4().hex[:8]}"
+
+
+def _compiler(errand: Errand) -> dict[str, str]:
+    return {name: errand.versions[name] for name in COMPILER if name in errand.versions}
+
+
+def _known(errand: Errand, store: Store) -> list[wire.KnownIn]:
+    """What the history here has of the errand's rows, the latest verdict of each, oldest first."""
+    past = Past(store, errand.device, _compiler(errand))
+    latest = {(m.task_key, m.config): m for t in errand.tasks for m in past.rows(t)}
+    return [wire.KnownIn.of(m) for m in sorted(latest.values(), key=lambda m: m.at)]
 
 
 def _state(pipeline: Pipeline) -> TaskState:

@@ -90,7 +90,8 @@ class Http:
     def get_list(self, path: str, out: type[M], **query: Any) -> list[M]:
         """A page that is a list of models."""
         content = self._send("GET", path, None, query, False, 0.0).content
-        return self._understood(TypeAdapter(list[out]).validate_json, content)
+        adapter: TypeAdapter[list[M]] = TypeAdapter(list[out])  # pyright: ignore[reportInvalidTypeForm]
+        return self._understood(adapter.validate_json, content)
 
     def post(self, path: str, body: BaseModel | None, out: type[M], patient: bool = True, wait_s: float = 0.0) -> M:
         """Send a model, receive one."""

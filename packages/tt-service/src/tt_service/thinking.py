@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from tt_spec import Batch, Measurement, Plugins, RunInfo, Task, WallClock, summary
 from tt_spec.assembly import Assembled, assemble, start_models
-from tt_spec.errors import UserError
+from tt_spec.errors import OptionError, UserError
 from tt_spec.loop import Outcome
 from tt_spec.past import Past
 from tt_spec.pipeline import Pipeline
@@ -151,10 +151,23 @@ class Thought:
         """Resolve the recipe and open the history. Raises `UserError`."""
         self.recipe = chosen(self.job, self.plugins)
         self.tasks = [t.thing() for t in self.job.tasks]
+        self.known = self._known()
         self.store = self._store(self.start["private"] or self.start["history"])
         self.shared = self._store(self.start["history"])
         self.budget()
         start_models(self.recipe)
+
+    def _known(self) -> dict[str, list[Measurement]]:
+        """What the client knows, by task."""
+        tasks, found = {t.key: t for t in self.tasks}, {t.key: [] for t in self.tasks}
+        for row in self.job.known:
+            if row.task not in tasks:
+                raise OptionError(f"known: the job has no task {row.task!r}")
+            try:
+                found[row.task].append(row.thing(tasks[row.task], self.job.device))
+            except ValueError as e:
+                raise OptionError(str(e)) from e
+        return found
 
     def _store(self, path: str | None) -> Store:
         if path is None:
@@ -184,6 +197,7 @@ class Thought:
         pending, told = self.start["pending"], {t.key: past.known(t) for t in self.tasks}
         if self.start["private"] is not None:
             told = {t.key: [*told[t.key], *own.known(t)] for t in self.tasks}
+        told = {key: sorted([*self.known[key], *rows], key=lambda m: m.at) for key, rows in told.items()}
         mine = [m for rows in told.values() for m in rows if m.run_id == self.start["run_id"]]
         spent = len({(m.task_key, m.config) for m in mine if m.error != "invalid"})
         self.measurer = RemoteMeasurer(self.inbox, lambda task, row: self.origins.get((task, row), "search"))
@@ -204,6 +218,7 @@ class Thought:
             known=lambda task: told[task.key],
             warm=warm,
             lend=past.lend,
+            peak=None if (flops := self.job.peak_flops) is None else lambda: flops,
             pipeline=self._pipeline,
         )
 

@@ -254,6 +254,29 @@ class TaskWire(Wire):
 # -- jobs --------------------------------------------------------------------------------------------------------------
 
 
+class KnownIn(Wire):
+    """A row that the client knows, with its latest verdict: `seconds` per execution, or null and an `error`."""
+
+    task: Key
+    config: Config
+    seconds: Annotated[FiniteFloat, Field(gt=0)] | None = None
+    error: Literal["invalid", "build", "build-timeout", "run", "run-timeout", "wrong-result"] | None = None
+    at: FiniteFloat = 0.0
+
+    @classmethod
+    def of(cls, m: Measurement) -> KnownIn:
+        seconds = m.latency_s if m.error is None else None
+        return cls(task=m.task_key, config=[int(c) for c in m.config], seconds=seconds, error=m.error, at=m.at)  # pyright: ignore[reportArgumentType]
+
+    def thing(self, task: Task, device: str) -> Measurement:
+        """The measurement. Raises `ValueError` for a row that the task's space does not have."""
+        row = np.array(self.config, dtype=np.int64)
+        if len(row) != len(task.space.knobs) or not task.space.in_range(row[None]).all():
+            raise ValueError(f"known: {self.config} is no row of task {task.name!r}")
+        trial = Trial(tuple(self.config), () if self.seconds is None else (self.seconds,), 1, self.error)
+        return Measurement.of(trial, task, origin="known", at=self.at, run_id="", device=device, versions={})
+
+
 class JobIn(Wire):
     """A job as a client asks for it.
 
@@ -262,6 +285,9 @@ class JobIn(Wire):
         device: Fingerprint of the machine whose figures are wanted: only agents of that device get rows. "" is any.
         trials, minutes: The budget; at least one of them.
         private: Its rows are for this user alone.
+        peak_flops: Of the device, FLOP/s; null is unknown.
+        known: What the client's own history has of the tasks on this device: none of it is asked for again. It serves
+            this job alone.
     """
 
     name: Name
@@ -276,6 +302,8 @@ class JobIn(Wire):
     minutes: Annotated[FiniteFloat, Field(gt=0, le=525_600)] | None = None
     only_heavy: StrictBool = False
     private: StrictBool = False
+    peak_flops: Annotated[FiniteFloat, Field(gt=0)] | None = None
+    known: Annotated[list[KnownIn], Field(max_length=20_000)] = []
 
 
 class JobOut(Wire):

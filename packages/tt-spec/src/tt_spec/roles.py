@@ -925,6 +925,7 @@ class Errand:
         trials, minutes: The budget of the search; at least one of them.
         only_heavy: The tasks are the heavy ones alone.
         history: File of the run here; what a service keeps here lies beside it.
+        peak_flops: Of the machine, FLOP/s, for a scheduler that wants it (`Peaked`); None is unknown.
     """
 
     name: str
@@ -939,6 +940,7 @@ class Errand:
     minutes: float | None = None
     only_heavy: bool = False
     history: str | None = None
+    peak_flops: float | None = None
 
 
 class Judges(Races, Checks, Protocol):
