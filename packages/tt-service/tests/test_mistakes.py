@@ -6,6 +6,7 @@ import json
 import subprocess
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
 
 import pytest
 from tt_service.cli import run
@@ -35,22 +36,23 @@ def secured(tmp_path_factory):
 def other():
     """A server that answers everything with what it is given."""
 
+    answers: dict[str, tuple[int, Any]] = {}
+
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
-            status, body = self.server.answers.get(self.path, (404, "<html>nothing here</html>"))
+            status, body = answers.get(self.path, (404, "<html>nothing here</html>"))
             content = body.encode() if isinstance(body, str) else json.dumps(body).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             self.wfile.write(content)
 
-        def log_message(self, *args):
+        def log_message(self, format: str, *args: Any) -> None:
             pass
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
-    server.answers = {}
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server
+    yield f"http://127.0.0.1:{server.server_port}", answers
     server.shutdown()
     server.server_close()
 
@@ -95,7 +97,7 @@ def test_tls_that_is_refused_says_what_to_do(plain, secured, refused, monkeypatc
 
 
 def test_servers_of_other_versions_and_of_others(other, refused, plain):
-    url = f"http://127.0.0.1:{other.server_port}"
+    url, answers = other
     hello = {"version": "9", "capabilities": [], "lease_s": 1, "heartbeat_s": 1, "body_bytes": 1, "job_bytes": 1}
     for found, said in (
         ((404, "<html></html>"), "is no tt server"),
@@ -103,7 +105,7 @@ def test_servers_of_other_versions_and_of_others(other, refused, plain):
         ((200, {"protocol": 0, "oldest": 0}), "upgrade tt-service on the server"),
         ((200, {"protocol": 9, "oldest": 8}), "pip install --upgrade tt-service"),
     ):
-        other.answers["/v1"] = found
+        answers["/v1"] = found
         assert said in refused(url, plain.key)
-    other.answers = {"/v1": (200, {"protocol": 1, "oldest": 1, **hello}), "/v1/jobs": (200, [{"id": 1}])}
+    answers |= {"/v1": (200, {"protocol": 1, "oldest": 1, **hello}), "/v1/jobs": (200, [{"id": 1}])}
     assert "answers what this tt-service does not understand (0.id: " in refused(url, plain.key)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
 from tt_service import wire
 from tt_service.errors import ServiceError
 from tt_service.http import Gone
-from tt_service.thinking import Thought
+from tt_service.thinking import Inbox, Thought
 from tt_service_house import Bench, Judge, house, job_of
 from tt_spec import Entry, Plugins, RunInfo, WallClock, hookimpl
 from tt_spec.assembly import assemble
@@ -95,12 +96,12 @@ def test_the_schedulers_of_a_server_know_the_machines_peak():
         def peak(self, flops):
             self.flops = flops
 
-    told, sets = Told(), ["scheduler=told"]
+    told, sets, inbox = Told(), ["scheduler=told"], cast(Inbox, SimpleNamespace(send=None, halted=None))
     hooks = SimpleNamespace(tt_schedulers=hookimpl(lambda: [Entry("told", lambda: told, "keeps what it is told")]))
     for flops in (None, 5e10):
         job = job_of(*TASKS, sets=sets, peak_flops=flops)
         start = {"job": job.model_dump_json(), "history": None, "private": None, "run_id": "r", "spent_s": 0.0}
-        thought = Thought(SimpleNamespace(send=None, halted=None), {**start, "pending": {}})
+        thought = Thought(inbox, {**start, "pending": {}})
         thought.plugins = Plugins([("told", hooks)])
         thought.prepare()
         thought.assembled()

@@ -18,6 +18,7 @@ from tt_core.compiler.target import resolve as resolve_target
 from tt_core.errors import TargetError
 from tt_core.prepared import Prepared, prepare
 from tt_core.request import Request
+from tt_core.stages import Stages
 
 if TYPE_CHECKING:
     from tvm.target import Target
@@ -37,10 +38,10 @@ def check_target(target: str | JsonObject | Target) -> Target:
 
 
 def place_of(
-    request: Request, service: Service | None, halt: Callable[[], str | None], say: Callable[[str], None]
+    request: Request, service: Service | None, stages: Stages, halt: Callable[[], str | None]
 ) -> tuple[Target, str | None]:
     """The target, and the device of the service's agents where they alone can run it, or are asked for by name; None
-    where this machine measures, or could."""
+    where this machine measures, or could. Waiting for such an agent does not count among the minutes."""
     if service is None or request.agent:
         try:
             return check_target(request.target), None
@@ -51,7 +52,8 @@ def place_of(
     with quiet():
         target = resolve_target(request.target)
     here = request.device is None and runnable(target) is None
-    device = service.place(str(target), device_fingerprint(target) if here else None, halt, say)
+    with stages.waiting():
+        device = service.place(str(target), device_fingerprint(target) if here else None, halt, stages.say)
     return target, None if here else device
 
 

@@ -109,13 +109,8 @@ def _open(request: Request, plugins: Plugins, stages: Stages, stack: ExitStack, 
     measurer = start_measurer(recipe, workers(recipe, cores()), stack, ships) if known and native else None
     if known:
         start_models(recipe)
-    from tt_core.deploy import library
-
-    if request.path is not None:
-        given = (request.model, request.recipe, request.history)
-        library.check_writable(request.path, apart=[p for p in given if isinstance(p, str | Path)])
-    with stages.waiting():
-        target, away = place_of(request, service, halt, stages.say)
+    _check_writable(request)
+    target, away = place_of(request, service, stages, halt)
     if known and measurer is None and away is None:
         measurer = start_measurer(recipe, workers(recipe, threads_of(target)), stack, ships)
     past = Past(store, away or device_fingerprint(target), compiler())
@@ -149,6 +144,14 @@ def _open(request: Request, plugins: Plugins, stages: Stages, stack: ExitStack, 
     said += past.remarks
     kept = request, ready, store, measurer, stages, about, made, others, untuned, ending, plugins, said, service
     return _Run(*kept, away=away is not None)
+
+
+def _check_writable(request: Request) -> None:
+    from tt_core.deploy import library
+
+    if request.path is not None:
+        given = (request.model, request.recipe, request.history)
+        library.check_writable(request.path, apart=[p for p in given if isinstance(p, str | Path)])
 
 
 def _named(model: object) -> str:
