@@ -47,7 +47,7 @@ def other():
             self.end_headers()
             self.wfile.write(content)
 
-        def log_message(self, format: str, *args: Any) -> None:
+        def log_request(self, code: Any = "-", size: Any = "-") -> None:
             pass
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
