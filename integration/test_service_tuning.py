@@ -14,6 +14,7 @@ import time
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tt_bench.files import load
@@ -190,7 +191,7 @@ class Elsewhere(HostBench):
         self.targets, self.device, self.checked = (target,), "a large machine", 0
 
     def measurer(self, evaluator, options):
-        made = super().measurer(evaluator, options)
+        made: Any = super().measurer(evaluator, options)
         if not isinstance(made.check, partial):
             made.check = partial(self.check, made.check)
         return made
@@ -217,7 +218,7 @@ def working(place, log, bench, key=None, **more):
 
 
 def test_what_this_machine_cannot_run_is_raced_and_verified_by_an_agent(place, tmp_path):
-    cores = os.cpu_count() + 1
+    cores = (os.cpu_count() or 1) + 1
     text = json.dumps({**json.loads(Host().place().target), "num-cores": cores})
     target = Host().prepare("op:matmul:40,40,40", target=text).tasks[0].target
     options = ["--target", text, "--server", place.url, "--recipe", "random", "--trials", "8", "--set", "batch=8"]
@@ -225,7 +226,7 @@ def test_what_this_machine_cannot_run_is_raced_and_verified_by_an_agent(place, t
     _, err = place.run(*tune, code=9)
     assert f"no agent of {place.url} runs the target" in err and "--wait waits for one" in err and err.count("\n") == 1
     process = place.start(*tune, "--wait")
-    for line in process.stdout:
+    for line in process.stdout or ():
         if "waiting for an agent that runs the target" in line:
             break
     bench = Elsewhere(target)
