@@ -93,6 +93,7 @@ class House:
         """A sound body for each path that takes one."""
         return {
             "/v1/jobs": self.job.model_dump(),
+            "/v1/jobs/{job}/judge": {"id": "q", "task": synthetic_task().key, "kind": "race", "rows": [], "wait_s": 0},
             "/v1/agents": AGENT,
             "/v1/agents/{name}/ask": {"rows": 4, "wait_s": 0},
             "/v1/agents/{name}/tell": {"batch": "b", "trials": [{"at": 0, "trial": {"config": [0], "error": "run"}}]},
@@ -161,8 +162,9 @@ def test_a_job_of_another_user_is_like_one_that_does_not_exist(house):
     for place in house.places:
         if "{job}" not in place.path or place.path.endswith("/tasks/{task}"):  # an agent measures for others
             continue
-        theirs = house.tell(bob, place.method, house.at(place))
-        none = house.tell(bob, place.method, house.at(place, job=no_such))
+        body = house.bodies.get(place.path)
+        theirs = house.tell(bob, place.method, house.at(place), body)
+        none = house.tell(bob, place.method, house.at(place, job=no_such), body)
         assert theirs.status_code == none.status_code == 404, str(place)
         assert line(theirs).replace(house.job_id, no_such) == line(none)
     assert house.tell(bob, "GET", "/v1/jobs").json() == []

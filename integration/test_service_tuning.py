@@ -11,11 +11,15 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tt_bench.files import load
 from tt_bench.replay import Replay
+from tt_core.host import Host
 from tt_history import SqliteStore
 from tt_service import wire
 from tt_service.agent import Agent
@@ -23,6 +27,7 @@ from tt_service.database import path_of
 from tt_service.http import Http
 from tt_service.keys import Keys
 from tt_service.outbox import Outbox
+from tt_service.workbench import HostBench
 from tt_spec import Plugins, RunInfo, VirtualClock, WallClock
 from tt_spec.assembly import assemble
 from tt_spec.pieces.memory_store import MemoryStore
@@ -30,6 +35,7 @@ from tt_spec.recipe import resolve
 
 from .conftest import events
 
+STRANGER = Path(__file__).parent / "third_party"
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 
 NO_TVM = """
@@ -41,24 +47,36 @@ main()
 
 
 class Place:
-    """A server in a process in which `import tvm` fails, and clients in one folder."""
+    """A server in a process in which `import tvm` fails, with a stranger's pieces that nobody else has, and clients in
+    one folder."""
 
     def __init__(self, folder):
         self.folder = folder
         keys = Keys(path_of(folder / "shared.db"))
-        self.key = keys.add("me", ("jobs", "agent"))
+        self.key, self.eve = keys.add("me", ("jobs", "agent")), keys.add("eve", ("jobs", "agent"))
         keys.close()
+        pip = [sys.executable, "-m", "pip", "install", "--no-index", "--no-build-isolation", "--no-deps", "--quiet"]
+        subprocess.run([*pip, "--target", str(folder / "acme"), str(STRANGER)], check=True)
         command = [sys.executable, "-c", NO_TVM, "serve", "--history", str(folder / "shared.db"), "--port", "0"]
-        self.server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        path = os.pathsep.join([str(folder / "acme"), *filter(None, [os.environ.get("PYTHONPATH")])])
+        env = {**os.environ, "PYTHONPATH": path}
+        self.server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
         self.url = self.server.stdout.readline().split()[-1]
         self.http = Http(self.url, self.key)
 
-    def start(self, *args):
-        command = [sys.executable, "-m", "tt_core", *args, "--set", "measurer.workers=1"]
-        env = {**os.environ, "TT_KEY": self.key}
+    def start(self, *args, key=None):
+        few = ["--set", "measurer.workers=1"] if args[0] == "tune" else []
+        command = [sys.executable, "-m", "tt_core", *args, *few]
+        env = {**os.environ, "TT_KEY": key or self.key}
         return subprocess.Popen(
             command, cwd=self.folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
+
+    def run(self, *args, code=0, key=None):
+        process = self.start(*args, key=key)
+        out, err = process.communicate(timeout=300)
+        assert process.returncode == code, f"exit {process.returncode}\n{out[-3000:]}\n{err[-3000:]}"
+        return out, err
 
     def end(self):
         self.server.terminate()
@@ -103,6 +121,44 @@ def test_a_run_is_searched_by_the_server_and_ships_here(place, client):
     assert all(m.versions["agent"].startswith("me/") and m.versions["tvm"] for m in shared)
 
 
+def test_a_piece_that_the_server_alone_has_searches_for_an_unchanged_client_and_agent(place):
+    missing = subprocess.run([sys.executable, "-c", "import acme_tt"], capture_output=True, text=True)
+    assert "No module named 'acme_tt'" in missing.stderr
+    out, _ = place.run("recipes", "--server", place.url)
+    assert re.search(r"^acme: hill climbing by the nearest rows\n .*surrogate knn, searcher hillclimb", out, re.M), out
+    tune = ["tune", "op:matmul:24,24,24", "--recipe", "acme", "--trials", "16", "--json", "--history", "acme.db"]
+    out, _ = place.run(*tune, "--server", place.url)
+    told = [json.loads(line) for line in out.splitlines()]
+    assert told[-1]["trials"] == 16
+    last = [e for e in told if e["event"] == "batch_measured"][-1]
+    assert last["info"]["climbed"] > 0, "its searcher was asked"
+    _, err = place.run(*tune, code=2)
+    assert "no recipe" in err and "'acme'" in err and err.count("\n") == 1
+
+
+def test_private_rows_of_ones_own_agent_are_nobody_elses(place, tmp_path):
+    bench = HostBench(Host())
+    tune = ["tune", "op:matmul:28,28,28", "--recipe", "random", "--set", "batch=8", "--server", place.url, "--json"]
+    options = ["--private", "--no-agent", "--trials", "8", "--history", "mine.db", "--out", "mine.so"]
+    try:
+        with working(place, tmp_path / "eve.db", bench, key=place.eve, name="eves"):
+            with working(place, tmp_path / "mine.agent", bench, name="own"):
+                out, _ = place.run(*tune, *options)
+            result = json.loads(out.splitlines()[-1])
+            assert result["trials"] == 8 and "the untuned program" in result["verified"]
+    finally:
+        bench.close()
+    mine, shared = SqliteStore(place.folder / "mine.db"), SqliteStore(place.folder / "shared.db")
+    task = {m.task_key for m in mine.query()}.pop()
+    assert {m.versions["agent"] for m in mine.query() if "agent" in m.versions} == {"me/own"}
+    assert list(shared.query(task_key=task)) == []
+    mine.close()
+    shared.close()
+    history = f"/v1/history/{task}"
+    assert len(place.http.get_list(history, wire.Historic)) >= 8
+    assert Http(place.url, place.eve).get_list(history, wire.Historic) == []
+
+
 def test_another_user_of_the_device_begins_with_what_the_server_knows(place, client):
     options = ["--trials", "8", "--set", "batch=8", "--history", "another.db", "--json"]
     done = client("tune", "op:matmul:32,32,32", "--recipe", "random", "--server", place.url, *options)
@@ -144,6 +200,73 @@ def test_mistakes_are_one_line_with_exit_code_9(place, client):
         assert said in err and err.count("\n") == 1, err
 
 
+class Elsewhere(HostBench):
+    """This machine, which says that it is another; of its first two checks one says that a finalist is wrong."""
+
+    def __init__(self, target):
+        super().__init__(Host())
+        self.targets, self.device, self.checked = (target,), "a large machine", 0
+
+    def measurer(self, evaluator, options):
+        made: Any = super().measurer(evaluator, options)
+        if not isinstance(made.check, partial):
+            made.check = partial(self.check, made.check)
+        return made
+
+    def check(self, sound, task, row):
+        self.checked += 1
+        return "it computes something else" if self.checked == 1 else sound(task, row)
+
+
+@contextmanager
+def working(place, log, bench, key=None, **more):
+    """An agent in a thread of this process."""
+    outbox, over = Outbox(log, place.url), threading.Event()
+    halt = {"halt": lambda: "over" if over.is_set() else None}
+    thread = threading.Thread(
+        target=Agent(Http(place.url, key or place.key), outbox, bench, wait_s=1.0, **halt, **more).run, daemon=True
+    )
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(20)
+
+
+def test_what_this_machine_cannot_run_is_raced_and_verified_by_an_agent(place, tmp_path):
+    cores = (os.cpu_count() or 1) + 1
+    text = json.dumps({**json.loads(Host().place().target), "num-cores": cores})
+    target = Host().prepare("op:matmul:40,40,40", target=text).tasks[0].target
+    options = ["--target", text, "--server", place.url, "--recipe", "random", "--trials", "8", "--set", "batch=8"]
+    tune = ["tune", "op:matmul:40,40,40", *options, "--no-agent", "--history", "away.db", "--out", "away.so"]
+    _, err = place.run(*tune, code=9)
+    assert f"no agent of {place.url} runs the target" in err and "--wait waits for one" in err and err.count("\n") == 1
+    process = place.start(*tune, "--wait")
+    for line in process.stdout or ():
+        if "waiting for an agent that runs the target" in line:
+            break
+    bench = Elsewhere(target)
+    try:
+        with working(place, tmp_path / "agent.db", bench, name="large"):
+            out, err = process.communicate(timeout=200)
+    finally:
+        bench.close()
+    assert process.returncode == 0, out + err
+    assert "a finalist failed (wrong-result: it computes something else)" in out + err
+    assert "1 tuned operators alone, on a large machine; the whole model was not run" in out, out
+    sidecar = json.loads((place.folder / "away.so.json").read_text())
+    assert sidecar["device"] == "a large machine" and sidecar["threads"] == cores
+    assert sidecar["latency_after_s"] is None and sidecar["tasks"][0]["latency_s"] > 0
+    store = SqliteStore(place.folder / "away.db")
+    rows = {m.config: m for m in store.query()}
+    (wrong,) = [m for m in rows.values() if m.error == "wrong-result"]
+    store.close()
+    shipped = sidecar["tasks"][0]["knobs"]
+    assert json.loads(json.dumps(wrong.knobs, default=list)) != shipped and bench.checked >= 2
+    assert {m.device for m in rows.values()} == {"a large machine"}
+
+
 class Recorded:
     """A bench of a recording."""
 
@@ -170,25 +293,12 @@ def test_with_one_agent_and_one_seed_the_rows_are_those_of_a_local_run(place, tm
     made = assemble(recipe, tasks, measurer, clock=clock, seed=5, budget=budget)
     made.loop(measurer, store, clock, info=RunInfo("r", tuple(tasks))).run()
 
-    outbox = Outbox(tmp_path / "agent.db", place.url)
-    over = threading.Event()
-    agent = Agent(
-        Http(place.url, place.key),
-        outbox,
-        Recorded(parts),
-        name="recorded",
-        wait_s=1.0,
-        halt=lambda: "over" if over.is_set() else None,
-    )
-    thread = threading.Thread(target=agent.run, daemon=True)
-    thread.start()
-    asked = {"recipe": "autotvm", "sets": sets, "seed": 5, "trials": 72, "device": "recorded"}
-    spec = wire.JobIn(name="recorded", tasks=wired, **asked)
-    job = place.http.post("/v1/jobs", spec, wire.JobOut, wait_s=90)
-    while (last := place.http.get(f"/v1/jobs/{job.id}", wire.JobOut)).state == "running":
-        time.sleep(0.1)
-    over.set()
-    thread.join(20)
+    with working(place, tmp_path / "agent.db", Recorded(parts), name="recorded"):
+        asked = {"recipe": "autotvm", "sets": sets, "seed": 5, "trials": 72, "device": "recorded"}
+        spec = wire.JobIn(name="recorded", tasks=wired, **asked)
+        job = place.http.post("/v1/jobs", spec, wire.JobOut, wait_s=90)
+        while (last := place.http.get(f"/v1/jobs/{job.id}", wire.JobOut)).state == "running":
+            time.sleep(0.1)
     assert last.state == "done", last.reason
     remote = SqliteStore(place.folder / "shared.db")
     rows = [(m.task_key, m.config, m.origin, m.seconds) for m in remote.query(device="recorded")]

@@ -69,6 +69,7 @@ def test_its_pieces_are_listed_with_their_distribution(listed):
         ("surrogate", "linear"),
         ("measurer", "here"),
         ("store", "lines"),
+        ("recipe", "acme"),
     }
     wanted |= {("listener", "tt_batch_measured")}
     assert mine == {(*piece, "1.0.0") for piece in wanted}

@@ -141,9 +141,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from tt_spec import Loop, Outcome, Pipeline, WallClock
+from tt_spec.errors import OptionError
 from tt_spec.pieces.sequential_scheduler import SequentialScheduler
 from tt_spec.pieces.trials_stopper import TrialsStopper
-from tt_spec.roles import Errand, Measurer, Store
+from tt_spec.roles import Errand, Judges, Measurer, Store
 
 __all__ = ["{function}"]
 
@@ -170,6 +171,14 @@ class Service:
         more.pop("say", None)
         budget = [TrialsStopper(errand.trials or 64)]
         return Loop(pipelines, measurer, store, SequentialScheduler(), budget, WallClock(), **more).run()
+
+    def place(self, target: str, device: str | None = None, **more: Any) -> str:
+        """It has no agents that could measure for a run with --no-agent."""
+        raise OptionError(f"nobody measures for this service: omit --no-agent to measure {{device or target}} here")
+
+    def judge(self, **more: Any) -> Judges:
+        """As above."""
+        raise OptionError("nobody judges finalists for this service: omit --no-agent")
 ''',
     "command": '''
 from __future__ import annotations

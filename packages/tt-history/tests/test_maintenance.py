@@ -167,6 +167,24 @@ def test_prune_by_age_device_and_task(tmp_path):
         store.close()
 
 
+def test_what_an_agent_measured_goes_and_what_others_measured_of_the_same_rows_stays(tmp_path):
+    def by(agent: str | None, at: float, s: float) -> Measurement:
+        return row((0, 0), s, at=at, versions={"tvm": "1"} if agent is None else {"tvm": "1", "agent": agent})
+
+    rows = [by("ada/box", 1, 3e-3), by(None, 2, 4e-3), by("eve/box-2", 3, 1e-9), by("eve/rig", 4, 1e-9)]
+    for pattern, left in (
+        ("eve/*", rows[:2]),
+        ("box", rows[1:]),
+        ("ada/box", rows[1:]),
+        ("eve", rows),
+        ("*", [rows[1]]),
+    ):
+        store = store_of(tmp_path, rows, f"{pattern.replace('/', '').replace('*', 'any')}.db")
+        assert maintenance.prune(store, Unwanted(agent=pattern))["removed"] == 4 - len(left), pattern
+        assert list(store.query()) == left and whole(store)
+        store.close()
+
+
 @pytest.mark.parametrize("wrong", [{}, {"older_than_s": -1.0}, {"keep_best": -1}])
 def test_prune_must_be_told_what_goes(wrong):
     with pytest.raises(ValueError, match=r"must not be negative|say what goes"):

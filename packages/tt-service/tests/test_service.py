@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
+import numpy as np
 import pytest
 from tt_service import wire
 from tt_service.errors import ServiceError
 from tt_service.http import Gone
+from tt_service.thinking import Inbox, Thought
 from tt_service_house import Bench, Judge, house, job_of
-from tt_spec import Plugins, RunInfo, WallClock
+from tt_spec import Entry, Plugins, RunInfo, WallClock, hookimpl
 from tt_spec.assembly import assemble
 from tt_spec.errors import StoreError
 from tt_spec.pieces.memory_store import MemoryStore
+from tt_spec.pieces.sequential_scheduler import SequentialScheduler
 from tt_spec.pieces.synthetic import synthetic_task
 from tt_spec.recipe import resolve
 
@@ -64,8 +70,42 @@ def test_events_tell_every_row_and_the_end(done):
 
 
 def test_rows_say_which_agent_of_whose_key_measured_them(done):
-    rows = [m for m in done[2] if m.origin != "again"]
+    rows = done[2]
+    assert any(m.origin == "again" for m in rows), "also those that were timed again"
     assert {m.device for m in rows} == {"toy"} and {m.versions["agent"] for m in rows} == {"me/a"}
+
+
+def test_what_the_client_knows_is_not_asked_again_and_serves_its_job_alone(tmp_path):
+    task = TASKS[0]
+    codes = np.array([c for k, c, *_ in local_rows(40, 7) if k == task.key])[:16]
+    known = [wire.KnownIn(task=task.key, config=row.tolist(), seconds=1.0) for row in codes]
+    known[0] = wire.KnownIn(task=task.key, config=codes[0].tolist(), seconds=None, error="run")
+    with house(tmp_path) as here:
+        here.agent()
+        job = here.http.post("/v1/jobs", job_of(task, seed=7, trials=24, known=known), wire.JobOut, wait_s=60)
+        assert here.ended(job)[-1].text == "done: 24 trials are spent"
+        rows = {m.config for m in here.server.desk.store(None).query()}
+        assert len(rows) == 24 and not rows & {tuple(row) for row in codes.tolist()}
+        wrong = wire.KnownIn(task=task.key, config=[10**6], seconds=1.0)
+        with pytest.raises(Gone, match="is no row of task"):
+            here.http.post("/v1/jobs", job_of(task, known=[wrong]), wire.JobOut, wait_s=60)
+
+
+def test_the_schedulers_of_a_server_know_the_machines_peak():
+    class Told(SequentialScheduler):
+        def peak(self, flops):
+            self.flops = flops
+
+    told, sets, inbox = Told(), ["scheduler=told"], cast(Inbox, SimpleNamespace(send=None, halted=None))
+    hooks = SimpleNamespace(tt_schedulers=hookimpl(lambda: [Entry("told", lambda: told, "keeps what it is told")]))
+    for flops in (None, 5e10):
+        job = job_of(*TASKS, sets=sets, peak_flops=flops)
+        start = {"job": job.model_dump_json(), "history": None, "private": None, "run_id": "r", "spent_s": 0.0}
+        thought = Thought(inbox, {**start, "pending": {}})
+        thought.plugins = Plugins([("told", hooks)])
+        thought.prepare()
+        thought.assembled()
+        assert getattr(told, "flops", None) == flops
 
 
 def test_two_agents_share_a_job(tmp_path):

@@ -122,7 +122,7 @@ def house(folder: Path, **options: Any) -> Iterator[House]:
         server.port = port  # pyright: ignore[reportAttributeAccessIssue]
         ready.set()
 
-    server = make(Options(folder / "shared.db", Listening(port=0), **options), on)
+    server = make(Options(folder / "shared.db", **{"listening": Listening(port=0), **options}), on)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     assert ready.wait(30), "the server did not start"

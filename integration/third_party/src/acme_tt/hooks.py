@@ -36,6 +36,12 @@ def tt_surrogates() -> list[Entry]:
 
 
 @hookimpl
+def tt_recipes() -> list[Entry]:
+    pieces = {"batch": 8, "searcher": {"piece": "hillclimb"}, "surrogate": {"piece": "knn"}}
+    return [Entry("acme", lambda: pieces, "hill climbing by the nearest rows")]
+
+
+@hookimpl
 def tt_measurers() -> list[Entry]:
     return [Entry("here", "acme_tt.here:InThisProcess", "candidates in this process")]
 

@@ -8,21 +8,22 @@ from typing import TYPE_CHECKING
 
 from tt_spec.past import Past
 from tt_spec.recipe import Recipe
-from tt_spec.roles import MeasurerOptions
+from tt_spec.roles import MeasurerOptions, Service
 from tt_spec.serial import JsonObject
 
 from tt_core.compiler.peak import peak_flops
 from tt_core.compiler.quiet import quiet
+from tt_core.compiler.target import device_fingerprint, runnable
 from tt_core.compiler.target import resolve as resolve_target
-from tt_core.compiler.target import runnable
 from tt_core.errors import TargetError
 from tt_core.prepared import Prepared, prepare
 from tt_core.request import Request
+from tt_core.stages import Stages
 
 if TYPE_CHECKING:
     from tvm.target import Target
 
-__all__ = ["BACKEND", "check_target", "peak_of", "prepared", "workers"]
+__all__ = ["BACKEND", "check_target", "peak_of", "place_of", "prepared", "workers"]
 
 BACKEND = "tt_core.compiler.lean:worker_backend"
 
@@ -34,6 +35,26 @@ def check_target(target: str | JsonObject | Target) -> Target:
     if (why := runnable(resolved)) is not None:
         raise TargetError(f"{why}: tune on a machine that has it; tt tasks --target shows what there is to tune")
     return resolved
+
+
+def place_of(
+    request: Request, service: Service | None, stages: Stages, halt: Callable[[], str | None]
+) -> tuple[Target, str | None]:
+    """The target, and the device of the service's agents where they alone can run it, or are asked for by name; None
+    where this machine measures, or could. Waiting for such an agent does not count among the minutes."""
+    if service is None or request.agent:
+        try:
+            return check_target(request.target), None
+        except TargetError as e:
+            if service is None:
+                raise
+            raise TargetError(f"{e}; --no-agent leaves measuring to the server's agents") from e
+    with quiet():
+        target = resolve_target(request.target)
+    here = request.device is None and runnable(target) is None
+    with stages.waiting():
+        device = service.place(str(target), device_fingerprint(target) if here else None, halt, stages.say)
+    return target, None if here else device
 
 
 def peak_of(target: Target) -> Callable[[], float] | None:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from tt_spec import Plugins, Task, nearest
 from tt_spec.errors import OptionError
 from tt_spec.recipe import SUGGESTED, Recipe, read_toml, recipe_of, resolve
-from tt_spec.roles import Errand, Service
+from tt_spec.roles import Errand, Peaked, Service
 from tt_spec.serial import JsonObject
 
 if TYPE_CHECKING:
     from tt_core.request import Request
 
-__all__ = ["errand", "recipe_here", "service_of"]
+__all__ = ["errand", "recipe_here", "service_of", "wants_peak"]
 
 HERE = ("space", "evaluator", "measurer", "store")
 """Roles whose pieces work here: tasks are lowered and rows measured where the compiler is."""
@@ -28,7 +28,7 @@ def service_of(request: Request, plugins: Plugins) -> Service | None:
     """The service that the request names; None for a search here."""
     if request.server is None:
         return None
-    names = ("agent", "private", "key_file", "insecure", "wait")
+    names = ("agent", "private", "key_file", "insecure", "wait", "device")
     if "http" not in plugins.names("service"):
         raise OptionError("--server needs the package tt-service: pip install tt-service")
     return plugins.build("service", "http", url=request.server, **{n: getattr(request, n) for n in names})
@@ -56,6 +56,17 @@ def _pieces(service: Service, name: str) -> JsonObject:
     if "unusable" in found[name]["pieces"]:
         raise OptionError(f"the server cannot use its recipe {name!r}: {found[name]['pieces']['unusable']}")
     return found[name]["pieces"]
+
+
+def wants_peak(request: Request, service: Service, plugins: Plugins) -> bool:
+    """Whether the scheduler that the service will use wants the machine's peak; one that is not here may."""
+    path = _file(request)
+    content = _pieces(service, request.recipe) if path is None else read_toml(path)
+    chosen = [text.partition("=")[2].strip() for text in request.sets if text.partition("=")[0].strip() == "scheduler"]
+    name = chosen[-1] if chosen else content.get("scheduler", {}).get("piece")
+    if name is None:
+        return False
+    return name not in plugins.names("scheduler") or isinstance(plugins.build("scheduler", name), Peaked)
 
 
 def errand(request: Request, tasks: tuple[Task, ...], name: str, minutes: float | None) -> Errand:

@@ -49,6 +49,7 @@ class Asked(TypedDict, total=False):
     key_file: str | Path | None
     insecure: bool
     wait: bool
+    device: str | None
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,7 @@ class Request:
         key_file: Holds the key; None is TT_KEY or ~/.config/tt/key.
         insecure: Whether the key may cross a network in plain text.
         wait: Whether to wait for agents where none is there.
+        device: Of the agents that measure, as a shell pattern, where several devices could.
     """
 
     model: object
@@ -106,6 +108,7 @@ class Request:
     key_file: str | Path | None = None
     insecure: bool = False
     wait: bool = False
+    device: str | None = None
 
     @classmethod
     def of(cls, model: object, asked: Asked) -> Request:
@@ -116,6 +119,10 @@ class Request:
     def __post_init__(self) -> None:
         if self.seed < 0:
             raise OptionError(f"the seed must be a whole number, at least 0, got {self.seed}")
+        about = {"--no-agent": not self.agent, "--private": self.private, "--wait": self.wait}
+        about |= {"--key-file": self.key_file, "--insecure": self.insecure, "--device": self.device}
+        if self.server is None and (given := [name for name, value in about.items() if value]):
+            raise OptionError(f"{', '.join(given)}: only with --server URL")
         if self.denormals not in (None, *MODES):
             raise OptionError(f"--denormals is {' or '.join(MODES)}, got {self.denormals!r}")
         minutes, trials = self.minutes, self.trials

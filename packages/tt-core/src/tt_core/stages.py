@@ -136,6 +136,15 @@ class Stages:
         return 0.0 if self.minutes is None else 60.0 * self.minutes - search_s(self.minutes, self.spent_s, ending)
 
     @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Time that is nobody's: the minutes begin so much later."""
+        began = self.clock.now()
+        try:
+            yield
+        finally:
+            self.began += self.clock.now() - began
+
+    @contextmanager
     def stage(self, name: str, text: str = "") -> Iterator[None]:
         """A stage of that name; `text` is said of it with what remains."""
         if text:

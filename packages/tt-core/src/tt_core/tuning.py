@@ -26,7 +26,7 @@ from tt_spec.roles import Doubts, Listener, Remembers, Service, Store, Traces
 from tt_spec.serial import JsonObject
 
 from tt_core import elsewhere
-from tt_core.assembly import check_target, peak_of, prepared, workers
+from tt_core.assembly import peak_of, place_of, prepared, workers
 from tt_core.causes import Causes
 from tt_core.compiler.mode import denormals_as
 from tt_core.compiler.target import compiler, cores, device_fingerprint, threads_of, use_all_cores
@@ -83,7 +83,7 @@ def tune(
     stages = Stages(WallClock(), request.limit_minutes, say, began)
     with ExitStack() as stack:
         stack.enter_context(denormals_as(request.denormals))
-        run = _open(request, plugins, stages, stack)
+        run = _open(request, plugins, stages, stack, halt)
         run.keep(log, say, stack)
         outcome = run.search([*plugins.listeners(), *listeners], halt)
         winners, shipped = run.ship(outcome)
@@ -96,7 +96,7 @@ def versions(recipe: Recipe) -> dict[str, str]:
     return {"python": platform.python_version(), **compiler(), "numpy": np.__version__, **ours}
 
 
-def _open(request: Request, plugins: Plugins, stages: Stages, stack: ExitStack) -> _Run:
+def _open(request: Request, plugins: Plugins, stages: Stages, stack: ExitStack, halt: Callable[[], str | None]) -> _Run:
     """Check and open all that the run needs; the stack closes it."""
     service = elsewhere.service_of(request, plugins)
     recipe = elsewhere.recipe_here(request, service, plugins)
@@ -105,23 +105,19 @@ def _open(request: Request, plugins: Plugins, stages: Stages, stack: ExitStack) 
     store = open_store(recipe, request.history, stack)
     ships = request.out is not None
     # workers load TVM while this process does; what threads a target has that is not this CPU, TVM must say
-    known, native = request.recipe != SUGGESTED, request.target == "native"
+    known, native = request.recipe != SUGGESTED, request.target == "native" and request.device is None
     measurer = start_measurer(recipe, workers(recipe, cores()), stack, ships) if known and native else None
     if known:
         start_models(recipe)
-    from tt_core.deploy import library
-
-    if request.path is not None:
-        given = (request.model, request.recipe, request.history)
-        library.check_writable(request.path, apart=[p for p in given if isinstance(p, str | Path)])
-    target = check_target(request.target)
-    if known and measurer is None:
+    _check_writable(request)
+    target, away = place_of(request, service, stages, halt)
+    if known and measurer is None and away is None:
         measurer = start_measurer(recipe, workers(recipe, threads_of(target)), stack, ships)
-    past = Past(store, device_fingerprint(target), compiler())
+    past = Past(store, away or device_fingerprint(target), compiler())
     with stages.stage("reading", f"reading {_named(request.model)}"):
         ready = prepared(request, recipe, target, past)
     recipe, said = taken(request, recipe, store, ready.tasks, past.device)
-    if measurer is None:
+    if measurer is None and away is None:
         start_models(recipe)
         measurer = start_measurer(recipe, workers(recipe, threads_of(target)), stack, ships)
     untuned = _untuned(request, ready, plugins, stages, stack)
@@ -134,7 +130,7 @@ def _open(request: Request, plugins: Plugins, stages: Stages, stack: ExitStack) 
             clock=stages.clock,
             seed=request.seed,
             only_heavy=request.only_heavy,
-            peak=peak_of(target),
+            peak=peak_of(target) if away is None else None,
             known=past.known,
             warm=past.guides,
             lend=past.lend,
@@ -146,7 +142,16 @@ def _open(request: Request, plugins: Plugins, stages: Stages, stack: ExitStack) 
             ending = Ending.of(len(ready.lowered.tasks), untuned.seconds, ends)
         made = dataclasses.replace(made, stoppers=[*made.stoppers, *request.budget(plugins, stages.apart_s(ending))])
     said += past.remarks
-    return _Run(request, ready, store, measurer, stages, about, made, others, untuned, ending, plugins, said, service)
+    kept = request, ready, store, measurer, stages, about, made, others, untuned, ending, plugins, said, service
+    return _Run(*kept, away=away is not None)
+
+
+def _check_writable(request: Request) -> None:
+    from tt_core.deploy import library
+
+    if request.path is not None:
+        given = (request.model, request.recipe, request.history)
+        library.check_writable(request.path, apart=[p for p in given if isinstance(p, str | Path)])
 
 
 def _named(model: object) -> str:
@@ -208,6 +213,7 @@ class _Run:
         ending: The expected end of the run.
         remarks: On the suggested recipe, and on rows of the history that the run does not believe.
         service: Searches elsewhere; None for the loop here.
+        away: Only the service's agents can run the target: they race and verify the finalists.
     """
 
     request: Request
@@ -223,6 +229,7 @@ class _Run:
     plugins: Plugins
     remarks: list[str]
     service: Service | None = None
+    away: bool = False
 
     def keep(self, log: bool, say: Callable[[str], None], stack: ExitStack) -> None:
         """Open the event log and say what the run starts from."""
@@ -288,6 +295,9 @@ class _Run:
             minutes -= self.stages.apart_s(self.ending) / 60.0
         asked = elsewhere.errand(self.request, tuple(self.ready.tasks), self.ready.model.name, minutes)
         asked = dataclasses.replace(asked, **self.stamp)
+        peak = peak_of(self.ready.target)
+        if peak is not None and not self.away and elsewhere.wants_peak(self.request, service, self.plugins):
+            asked = dataclasses.replace(asked, peak_flops=peak())
         with self.stages.stage("tuning"):
             about = {"info": info, "listeners": heard, "halt": halt, "say": self.note}
             return service.run(asked, self.made.pipelines, self.measurer, self.store, **about)
@@ -334,24 +344,32 @@ class _Run:
         return any(math.isfinite(p.best_s) for p in self.made.pipelines)
 
     def _written(self) -> tuple[Winners, Shipped]:
-        from tt_core.deploy.shipping import Shipment, race, ship
+        from tt_core.deploy.shipping import Shipment, race, ship, ship_unseen
 
         assert self.untuned is not None, "made wherever a file is asked for"
-        after_s = self.ending.compile_s + self.ending.models_s
+        after_s, path = self.ending.compile_s + self.ending.models_s, Path(str(self.request.path))
 
         def enough() -> bool:
             return self.stages.left_s < after_s
 
+        if self.away and self.service is not None:
+            with self.stages.stage("re-timing", "agents re-time and verify the finalists"):
+                winners = race(self.made.pipelines, self.service.judge(self.note), self._failed, enough)
+            told = {**self._told, "device": self.about["device"]}
+            return winners, ship_unseen(self.ready, winners, path, told, self.plugins, self.stages)
         with self.stages.stage("re-timing", "re-timing and verifying the finalists"):
             winners = race(self.made.pipelines, self.measurer, self._failed, enough)
             for p in self.others:
                 with suppress(PieceError):  # nobody asked for this task: it stays untuned
                     winners = winners.merged(race([p], self.measurer, self._failed, enough))
             self._doubt(winners)
-        told = {k: self.about[k] for k in ("recipe", "versions")}
-        shipment = Shipment(self.ready, self.untuned.path, self.measurer, told, self.plugins, self.stages)
-        path = Path(str(self.request.path))
+        shipment = Shipment(self.ready, self.untuned.path, self.measurer, self._told, self.plugins, self.stages)
         return winners, ship(shipment, winners, path)
+
+    @property
+    def _told(self) -> JsonObject:
+        """What the sidecar says of the run."""
+        return {k: self.about[k] for k in ("recipe", "versions")}
 
     def _doubt(self, winners: Winners) -> None:
         """Say which winners were compared with outputs that tell nothing."""

@@ -143,6 +143,9 @@ def prune(
     origin: Annotated[
         str | None, typer.Option(help="import: what came from files; search, random, ...: who proposed it")
     ] = None,
+    agent: Annotated[
+        str | None, typer.Option(help="Who measured it for a tuning service: KEY/AGENT or AGENT, or a pattern of them")
+    ] = None,
     failed: Annotated[bool, typer.Option("--failed", help="Only failures, with their rows' earlier records")] = False,
     keep_best: Annotated[
         int | None, typer.Option(min=0, help="So many of the fastest rows of each task and device stay")
@@ -160,16 +163,18 @@ def prune(
     """Remove the records that fit all that is given. Recordings of tt record are left alone."""
     age = None if older_than is None else _seconds(older_than)
     if runs:
-        if device or task or origin or failed or keep_best is not None:
+        if device or task or origin or agent or failed or keep_best is not None:
             raise typer.BadParameter("--runs goes with --older-than and --keep-mb alone: logs are files, no records")
         _prune_logs(history, age, keep_mb, yes, dry_run, as_json)
         return
     if keep_mb is not None:
         raise typer.BadParameter("--keep-mb goes with --runs; records are kept by --keep-best")
     try:
-        unwanted = maintenance.Unwanted(age, device, task, origin, failed, keep_best)
+        unwanted = maintenance.Unwanted(age, device, task, origin, failed, keep_best, agent)
     except ValueError as e:
-        raise typer.BadParameter(f"{e} (--older-than, --device, --task, --origin, --failed, --keep-best)") from e
+        raise typer.BadParameter(
+            f"{e} (--older-than, --device, --task, --origin, --agent, --failed, --keep-best)"
+        ) from e
     with _opened(history) as store:
         _removing(lambda dry: maintenance.prune(store, unwanted, dry), history, yes, dry_run, as_json)
 

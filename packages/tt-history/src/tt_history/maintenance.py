@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,8 @@ class Unwanted:
         device: As a shell pattern.
         task: Name or key of a task, as a shell pattern.
         origin: First word of the origin, e.g. "import": who proposed a record, or that it came from a file.
+        agent: Who measured a record for a tuning service: "key/agent" or the agent's name alone, as a shell pattern.
+            What others measured of the same row stays, before it and after.
         failed: Only failures, invalid rows among them. A row's earlier records go along with a later one, so that no
             refuted best comes back.
         keep_best: So many of the fastest rows of each task and device stay in any case, with all their records.
@@ -58,15 +61,17 @@ class Unwanted:
     origin: str | None = None
     failed: bool = False
     keep_best: int | None = None
+    agent: str | None = None
 
     def __post_init__(self) -> None:
         if self.older_than_s is not None and not self.older_than_s >= 0:
             raise ValueError(f"an age must not be negative, got {self.older_than_s:g} s")
         if self.keep_best is not None and self.keep_best < 0:
             raise ValueError(f"the number of rows that stay must not be negative, got {self.keep_best}")
-        if not self.failed and {self.older_than_s, self.device, self.task, self.origin, self.keep_best} == {None}:
+        given = {self.older_than_s, self.device, self.task, self.origin, self.agent, self.keep_best}
+        if not self.failed and given == {None}:
             raise ValueError(
-                "say what goes: an age, a device, a task, an origin, failures, or how many of the best stay"
+                "say what goes: an age, a device, a task, an origin, an agent, failures, or how many of the best stay"
             )
 
 
@@ -147,7 +152,10 @@ def prune(store: SqliteStore, unwanted: Unwanted, dry_run: bool = False, clock: 
             db,
             "doomed (id INTEGER PRIMARY KEY)",
             "best (place INTEGER, config TEXT, PRIMARY KEY (place, config)) WITHOUT ROWID",
+            "theirs (id INTEGER PRIMARY KEY)",
         ):
+            if unwanted.agent is not None:
+                db.executemany("INSERT INTO temp.theirs VALUES (?)", _measured_by(db, unwanted.agent))
             if unwanted.keep_best:
                 db.execute(
                     "INSERT INTO temp.best SELECT place, config FROM (SELECT r.place, r.config, row_number() OVER"
@@ -159,6 +167,7 @@ def prune(store: SqliteStore, unwanted: Unwanted, dry_run: bool = False, clock: 
                     (unwanted.keep_best,),
                 )
             where, values = [f"place NOT IN ({_recorded(db)})"], []
+            same, of = _same_source(unwanted)
             if unwanted.older_than_s is not None:
                 where.append("at < ?")
                 values.append(now - unwanted.older_than_s)
@@ -173,23 +182,43 @@ def prune(store: SqliteStore, unwanted: Unwanted, dry_run: bool = False, clock: 
                     " WHERE p.task_key GLOB ? OR t.name GLOB ?)"
                 )
                 values += [unwanted.task, unwanted.task]
-            if unwanted.origin is not None:
-                where.append(_OF_ORIGIN)
-                values.append(unwanted.origin)
+            where, values = where + same, values + of
             if unwanted.keep_best:
                 where.append("(place, config) NOT IN temp.best")
             db.execute(f"INSERT INTO temp.doomed SELECT id FROM records WHERE {' AND '.join(where)}", values)
-            kin = f" AND r.{_OF_ORIGIN}" if unwanted.origin is not None else ""
+            kin = "".join(f" AND r.{condition}" for condition in same)
             db.execute(  # an earlier record of the same row would be the verdict that counts
                 "INSERT OR IGNORE INTO temp.doomed SELECT r.id FROM (SELECT place, config, max(id) AS last FROM records"
                 " WHERE id IN temp.doomed GROUP BY place, config) AS d"
                 f" JOIN records AS r ON r.place = d.place AND r.config = d.config AND r.id < d.last{kin}",
-                [unwanted.origin] if kin else [],
+                of,
             )
             removed = _remove(db, layout)
         if unwanted.origin == IMPORT:
             _forget_runs(db)
     return {"rows": rows, "removed": removed}
+
+
+def _same_source(unwanted: Unwanted) -> tuple[list[str], list[str]]:
+    """Conditions on whom a record comes from, and their values: others' records of its row do not go along with it."""
+    same, of = [], []
+    if unwanted.origin is not None:
+        same.append(_OF_ORIGIN)
+        of.append(unwanted.origin)
+    if unwanted.agent is not None:
+        same.append("context IN temp.theirs")
+    return same, of
+
+
+def _measured_by(db: sqlite3.Connection, pattern: str) -> list[tuple[int]]:
+    """Contexts of an agent's records."""
+    found = []
+    for i, text in db.execute("SELECT id, versions FROM contexts"):
+        versions = from_json(text)
+        agent = versions.get("agent") if isinstance(versions, dict) else None
+        if isinstance(agent, str) and any(fnmatchcase(a, pattern) for a in (agent, agent.partition("/")[2])):
+            found.append((i,))
+    return found
 
 
 def merge(sources: Sequence[SqliteStore], into: SqliteStore, dry_run: bool = False) -> dict[str, Any]:

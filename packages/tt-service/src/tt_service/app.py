@@ -21,6 +21,7 @@ from tt_service import wire
 from tt_service.broker import HEARTBEAT_S, Agent
 from tt_service.desk import Desk, Refused, Stranger, Unknown
 from tt_service.guard import who_of
+from tt_service.judging import Crowded
 from tt_service.keys import Who
 from tt_service.orders import ELSEWHERE
 from tt_service.reading import APART, Misread, read_apart, read_here
@@ -30,7 +31,7 @@ __all__ = ["BODY_BYTES", "CAPABILITIES", "JOB_BYTES", "Lobby", "build"]
 BODY_BYTES, JOB_BYTES = 8 * 2**20, 64 * 2**20
 """The most bytes of a body, and of a job's."""
 
-CAPABILITIES = ("private", "retime", "race", "check")
+CAPABILITIES = ("private", "retime", "race", "check", "judge")
 TICK_S = 1.0
 READY_S = 60.0
 """How long a client waits for word whether its job can be run."""
@@ -128,6 +129,7 @@ def build(desk: Desk) -> FastAPI:
     _plain_routes(app, lobby)
     _job_routes(app, lobby)
     _job_changes(app, lobby)
+    _final_routes(app, lobby)
     _agent_routes(app, lobby)
     _work_routes(app, lobby)
     return app
@@ -334,6 +336,19 @@ def _job_changes(app: FastAPI, lobby: Lobby) -> None:
 
 def _agent_id(who: Any, name: str) -> str:
     return f"{who.name}/{name}"
+
+
+def _final_routes(app: FastAPI, lobby: Lobby) -> None:
+    desk = lobby.desk
+
+    @app.post("/v1/jobs/{job}/judge", summary="Have an agent race or check finalists; the answer may take wait_s")
+    async def judge(job: wire.Key, judge: wire.JudgeIn, who: ForJobs) -> wire.JudgeOut:
+        try:
+            found, future = await lobby.call(lambda: desk.judge(desk.job(job, everything(who)), judge))
+        except Crowded as e:
+            raise HTTPException(503, str(e), {"Retry-After": "5"}) from e
+        await lobby.wait(future, judge.wait_s)
+        return await lobby.call(desk.judged, found)
 
 
 def _agent_routes(app: FastAPI, lobby: Lobby) -> None:

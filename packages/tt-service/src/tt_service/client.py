@@ -17,21 +17,31 @@ from tt_spec import Batch, Measurement, Plugins, RunInfo, Task, Trial
 from tt_spec.errors import PieceError, StoreError
 from tt_spec.faults import Audience
 from tt_spec.loop import Outcome
+from tt_spec.past import Past
+from tt_spec.pieces.memory_store import MemoryStore
 from tt_spec.pipeline import Pipeline
-from tt_spec.roles import Errand, Listener, Measurer, Store
+from tt_spec.roles import Errand, Judges, Listener, Measurer, Store
 from tt_spec.types import TaskState
 
 from tt_service import wire
 from tt_service.agent import Agent
 from tt_service.errors import ServiceError
+from tt_service.finalists import Finalists
 from tt_service.http import Http
 from tt_service.keys import key_for_client
 from tt_service.outbox import Outbox
+from tt_service.presence import device_for
 
 __all__ = ["Follower", "HttpService", "agent_name"]
 
 WAIT_S = 2.0
 """How long an agent inside a run waits for work: after Ctrl-C nobody waits longer."""
+
+COMPILER = ("tvm", "llvm")
+"""Versions that say which compiler made a program."""
+
+MOST_KNOWN = 20_000
+"""Rows of the history here that a server is told of."""
 
 BEST_OF_OTHERS = 32
 """Rows of a task that the server has from others and that are taken over; what ships is timed here."""
@@ -47,6 +57,7 @@ class HttpService:
         private: Whether the rows are for this user alone.
         insecure: Whether the key may cross a network in plain text.
         wait: Whether to wait for agents where none is there.
+        device: Of the agents that measure, as a shell pattern, where several devices could.
         log: The agent's own log of results; None is beside the history.
     """
 
@@ -58,11 +69,13 @@ class HttpService:
         private: bool = False,
         insecure: bool = False,
         wait: bool = False,
+        device: str | None = None,
         log: str | Path | None = None,
     ) -> None:
         self.url, self.key_file, self.agent, self.private = url, key_file, agent, private
-        self.insecure, self.wait, self.log = insecure, wait, log
+        self.insecure, self.wait, self.device, self.log = insecure, wait, device, log
         self._http: Http | None = None
+        self._asked: tuple[Errand, str] | None = None
 
     def recipes(self) -> list[dict[str, Any]]:
         """See `tt_spec.roles.Service`; talks to the server for the first time."""
@@ -90,8 +103,11 @@ class HttpService:
         """See `tt_spec.roles.Service`."""
         http = self._opened()
         http.stop = lambda: halt() is not None
-        self._check_agents(http, errand)
-        job = http.post("/v1/jobs", self._job(errand), wire.JobOut, wait_s=90)
+        known = _known(errand, store)
+        if len(known) > MOST_KNOWN:
+            say(f"the server is told of the newest {MOST_KNOWN} rows that are known here, of {len(known)}")
+        job = http.post("/v1/jobs", self._job(errand, known[-MOST_KNOWN:]), wire.JobOut, wait_s=90)
+        self._asked = errand, job.id
         say(f"job {job.id[:8]} of {http.url}; tt jobs show {job.id[:8]} tells of it")
         ledger = Ledger(errand, pipelines, store, info, listeners)
         ledger.take(self._of_others(http, errand, job))
@@ -109,6 +125,30 @@ class HttpService:
             failure = None if halt() is not None else e
         return self._end(http, follower, ledger, halt(), failure, say)
 
+    def place(
+        self,
+        target: str,
+        device: str | None = None,
+        halt: Callable[[], str | None] = lambda: None,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> str:
+        """See `tt_spec.roles.Service`."""
+
+        def can(agent: wire.AgentSeen) -> bool:
+            runs = target in agent.targets or "*" in agent.targets
+            return runs and agent.device == (device or agent.device)
+
+        what = f"runs the target {target}" if device is None else f"has the device {device}"
+        about = {"device": self.device, "wait": self.wait, "halt": halt, "say": say}
+        return device_for(self._opened(), can, what, **about)
+
+    def judge(self, say: Callable[[str], None] = lambda text: None) -> Judges:
+        """See `tt_spec.roles.Service`."""
+        if self._asked is None:
+            raise RuntimeError("finalists are those of a run: call run first")
+        errand, job = self._asked
+        return Finalists(self._opened(), job, _compiler(errand), self.wait, say)
+
     # -- inside -------------------------------------------------------------------------------------------------
 
     def _opened(self) -> Http:
@@ -119,10 +159,12 @@ class HttpService:
             self._http = http
         return self._http
 
-    def _job(self, errand: Errand) -> wire.JobIn:
+    def _job(self, errand: Errand, known: list[wire.KnownIn]) -> wire.JobIn:
         return wire.JobIn(
             name=errand.name[:200],
             tasks=[wire.TaskWire.of(t) for t in errand.tasks],
+            known=known,
+            peak_flops=errand.peak_flops,
             recipe=errand.recipe,
             toml=errand.toml,
             sets=list(errand.sets),
@@ -135,22 +177,14 @@ class HttpService:
             private=self.private,
         )
 
-    def _check_agents(self, http: Http, errand: Errand) -> None:
-        """Without an agent here there must be one elsewhere, unless the user waits."""
-        if self.agent or self.wait:
-            return
-        here = http.get_list("/v1/agents", wire.AgentSeen)
-        if not any(a.device == errand.device and a.seen_s < 90 for a in here):
-            there = "; ".join(f"{a.id} has {a.device}" for a in here if a.seen_s < 90) or "none is there"
-            raise ServiceError(f"no agent of {http.url} has the device {errand.device} ({there}); --wait waits for one")
-
     def _of_others(self, http: Http, errand: Errand, job: wire.JobOut) -> list[Measurement]:
         """The best rows that the server has of these tasks on this device."""
         found: list[Measurement] = []
         for task in errand.tasks:
             query = {"device": errand.device, "best": BEST_OF_OTHERS}
             found += [m.thing() for m in http.get_list(f"/v1/history/{task.key}", wire.Historic, **query)]
-        return found
+        believed = Past(MemoryStore(), errand.device, _compiler(errand))
+        return [m for m in found if believed.believes(m)]
 
     def _measure(
         self,
@@ -319,7 +353,8 @@ class Ledger:
     def _again(self, pipeline: Pipeline, state: TaskState, again: dict[str, Any], now: float) -> None:
         """A leader that was timed again: the later timing counts here too."""
         trial = Trial(tuple(again["config"]), tuple(again["seconds"]), len(again["seconds"]), why="timed again")
-        about = {"device": self.errand.device, "versions": dict(self.errand.versions), "run_id": self.info.run_id}
+        versions = {**self.errand.versions, **({"agent": again["agent"]} if again.get("agent") else {})}
+        about = {"device": self.errand.device, "versions": versions, "run_id": self.info.run_id}
         m = pipeline.measured(trial, origin="again", at=now, **about)
         self.store.append([m])
         pipeline.correct(m)
@@ -393,6 +428,17 @@ def agent_name() -> str:
     """A name that no other agent has."""
     host = "".join(c if c.isalnum() or c in "._-" else "-" for c in socket.gethostname())[:60]
     return f"{host}-{uuid.uuid4().hex[:8]}"
+
+
+def _compiler(errand: Errand) -> dict[str, str]:
+    return {name: errand.versions[name] for name in COMPILER if name in errand.versions}
+
+
+def _known(errand: Errand, store: Store) -> list[wire.KnownIn]:
+    """What the history here has of the errand's rows, the latest verdict of each, oldest first."""
+    past = Past(store, errand.device, _compiler(errand))
+    latest = {(m.task_key, m.config): m for t in errand.tasks for m in past.rows(t)}
+    return [wire.KnownIn.of(m) for m in sorted(latest.values(), key=lambda m: m.at)]
 
 
 def _state(pipeline: Pipeline) -> TaskState:

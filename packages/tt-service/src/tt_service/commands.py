@@ -78,7 +78,6 @@ def agent(
     if ctx.obj is None:
         raise OptionError("an agent measures, which needs the compiler: pip install tt-core, then tt agent")
     http = _http(server, key_file, insecure)
-    http.hello()
     bench = HostBench(ctx.obj, target, measurer)
     outbox = Outbox(log, http.url)
     try:
@@ -163,10 +162,9 @@ def attach(
     """Go on with a job and follow it to its end; Ctrl-C pauses it again."""
     from tt_service.attaching import follow
 
-    http = _http(server, key_file, insecure)
-    http.hello()
     if ctx.obj is None:
         raise OptionError("attaching measures, which needs the compiler: pip install tt-core, then tt jobs attach")
+    http = _http(server, key_file, insecure)
     with ctx.obj.interruptible() as halt:
         http.stop = lambda: halt() is not None
         ended = follow(http, job, ctx.obj if measure else None, history, halt, _say)
@@ -186,7 +184,9 @@ JOBS: dict[str, Callable[..., Any]] = {
 
 
 def _http(server: str, key_file: Path | None, insecure: bool) -> Http:
-    return Http(server, key_for_client(key_file), insecure=insecure)
+    http = Http(server, key_for_client(key_file), insecure=insecure)
+    http.hello()
+    return http
 
 
 def _say(text: str) -> None:

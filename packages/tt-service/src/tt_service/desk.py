@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tt_spec import Measurement, Plugins, Task, Trial, WallClock
-from tt_spec.errors import StoreError, UserError
+from tt_spec.errors import StoreError
 from tt_spec.roles import Remembers, Store
 from tt_spec.serial import from_json, to_json
 from tt_spec.types import Bar
@@ -28,6 +28,7 @@ from tt_service import wire
 from tt_service.broker import LOST, Agent, Batch, Broker, Call, Counts, Needs, Row, Taken
 from tt_service.database import path_of, told
 from tt_service.journal import Event, JobRecord, Journal
+from tt_service.judging import Judging, Refused, Verdict, job_of
 from tt_service.plain import plain
 from tt_service.runner import Bounds, Runner
 
@@ -36,10 +37,6 @@ __all__ = ["Desk", "Job", "Refused", "Stranger", "Unknown"]
 ENDED = ("done", "failed", "cancelled")
 CLOSE_S = 4.0
 """How long a second call to close waits for the first."""
-
-
-class Refused(UserError):
-    """What was asked for or told cannot be taken: a job that cannot be run, a result that contradicts its batch."""
 
 
 class Unknown(Exception):
@@ -114,6 +111,7 @@ class Desk:
         self.plugins, self.wall = Plugins(), WallClock()
         self.journal = Journal(path_of(self.history))
         self.broker = Broker(self.journal.past, lease_s=lease_s)
+        self.judging = Judging(self.broker)
         self.jobs: dict[str, Job] = {}
         self.waiters: list[Waiter] = []
         self.listeners: dict[str, list[Future[None]]] = {}
@@ -159,6 +157,7 @@ class Desk:
             for waiter in self.waiters:
                 _settle(waiter.future, None)
             self.waiters = []
+            self.judging.close()
             for futures in self.listeners.values():
                 for future in futures:
                     _settle(future, None)
@@ -316,6 +315,19 @@ class Desk:
                 self.listeners[job.record.id] = left
             return self.journal.events(job.record.id, after)
 
+    def judge(self, job: Job, asked: wire.JudgeIn) -> tuple[Verdict, Future[None]]:
+        """Have an agent race or check finalists of a job; what comes of it, and what is done when it has come. Raises
+        `Refused` for what is none of the job's."""
+        with self.lock:
+            found = self.judging.ask(job.record.id, job.spec, job.evaluator.piece, job.private_to, asked)
+            self._after()
+            return found, found.wait()
+
+    def judged(self, verdict: Verdict) -> wire.JudgeOut:
+        """What came of it so far."""
+        with self.lock:
+            return self.judging.told(verdict, self.clock())
+
     # -- agents -------------------------------------------------------------------------------------------------
 
     def meet(self, agent: Agent) -> None:
@@ -336,10 +348,11 @@ class Desk:
     def task(self, job_id: str, key: str, owner: str) -> wire.TaskWire:
         """A task of a job for an agent. Raises `Unknown` where the job is another user's private one."""
         with self.lock:
-            job = self.jobs.get(job_id)
-            if job is None or job.private_to not in (None, owner) or key not in job.tasks:
+            job = self.jobs.get(job_of(job_id))
+            found = [t for t in job.spec.tasks if t.key == key] if job is not None else []
+            if job is None or job.private_to not in (None, owner) or not found:
                 raise Unknown("there is no such task")
-            return next(t for t in job.spec.tasks if t.key == key)
+            return found[0]
 
     def has_private(self, owner: str) -> bool:
         """Whether a user has private rows."""
@@ -374,7 +387,8 @@ class Desk:
 
     def _asked(self, batch: Batch) -> wire.Asked:
         """A batch as the protocol has it."""
-        job = self.jobs[batch.job]
+        job = self.jobs[job_of(batch.job)]
+        task = next(t for t in job.spec.tasks if t.key == batch.task)
         call = self.broker.calls.get(batch.call or "")
         race = wire.RaceIn(**call.body) if call is not None and batch.kind == "race" else None
         return wire.Asked(
@@ -382,10 +396,10 @@ class Desk:
             kind=batch.kind,  # pyright: ignore[reportArgumentType]
             job=batch.job,
             task=batch.task,
-            space=job.tasks[batch.task].space.key,
+            space=task.spaces[0].key,
             evaluator=job.evaluator,
             rows=[list(r) for r in batch.rows],
-            bar=wire.BarWire.of(job.bars.get(batch.task, Bar(flops=job.tasks[batch.task].flops))),
+            bar=wire.BarWire.of(job.bars.get(batch.task, Bar(flops=task.flops))),
             race=race,
             lease_s=self.broker.lease_s,
             done=sorted(batch.told),
@@ -474,22 +488,26 @@ class Desk:
     def _answer(self, agent_id: str, batch: Batch, told: wire.Tell, now: float) -> wire.Counted:
         """What a call asked for."""
         value: Any = None
-        job = self.jobs.get(batch.job)
+        job = self.jobs.get(job_of(batch.job))
         if batch.agent != agent_id or job is None or told.batch not in self.broker.batches:
             return wire.Counted(new=0, before=1, unknown=0)
         if told.failed is None:
+            task = next(t for t in job.spec.tasks if t.key == batch.task)
             try:
-                value = _value(batch, told, len(job.tasks[batch.task].space.knobs))
+                value = _value(batch, told, len(task.spaces[0].knobs))
             except ValueError as e:
                 raise Refused(str(e)) from e
         call = self.broker.answer(agent_id, batch.id, now)
         if call is not None:
             failed = None if told.failed is None else {"error": told.failed.error, "why": told.failed.why}
-            self._reply(call, value=value, failed=failed)
+            self._reply(call, value=value, failed=failed, agent=agent_id)
         self._after()
         return wire.Counted(new=1 if call is not None else 0, before=0 if call is not None else 1, unknown=0)
 
-    def _reply(self, call: Call, value: Any = None, failed: dict[str, str] | None = None) -> None:
+    def _reply(self, call: Call, value: Any = None, failed: dict[str, str] | None = None, agent: str = "") -> None:
+        found = self.broker.agents.get(agent)
+        if self.judging.answered(call, value, failed, agent, {} if found is None else dict(found.versions)):
+            return
         job = self.jobs.get(call.job)
         number = None if job is None else job.calls.pop(call.id, None)
         if job is None or number is None or job.runner is None:
@@ -497,7 +515,7 @@ class Desk:
         if failed is not None and call.kind in ("realise", "features", "retime"):
             failed = {**failed, "why": f"{call.kind}: {failed['why']}"}
         trials = value if call.kind == "retime" and failed is None else []
-        job.runner.send("answer", number=number, value=value, trials=trials, failed=failed)
+        job.runner.send("answer", number=number, value=value, trials=trials, failed=failed, agent=agent)
 
     def _keep(self, agent_id: str, counts: Counts) -> None:
         """Results into the journal, then into the history, then to the job."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import httpx
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from tt_service import wire
 from tt_service.errors import ServiceError
@@ -17,6 +17,7 @@ from tt_service.listening import server_url
 __all__ = ["Gone", "Http"]
 
 M = TypeVar("M", bound=BaseModel)
+T = TypeVar("T")
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.2, 15.0
 
@@ -61,12 +62,14 @@ class Http:
 
     def hello(self) -> wire.Hello:
         """Versions first: raises `ServiceError` that says what to upgrade, or why there is no talking at all."""
-        text = self._once("GET", "/v1", None, None, 10.0)
+        strange = f"{self.url} is no tt server: its /v1 does not say a protocol"
         try:
-            found = text.json()
+            found = self._once("GET", "/v1", None, None, 10.0).json()
             protocol, oldest = int(found["protocol"]), int(found["oldest"])
+        except Gone as e:
+            raise ServiceError(strange) if e.status == 404 else e from e
         except (ValueError, KeyError, TypeError) as e:
-            raise ServiceError(f"{self.url} is no tt server: its /v1 does not say a protocol") from e
+            raise ServiceError(strange) from e
         if protocol < wire.OLDEST:
             raise ServiceError(
                 f"the server {self.url} speaks protocol {protocol}, this tt-service {wire.OLDEST} to {wire.PROTOCOL}:"
@@ -82,20 +85,22 @@ class Http:
 
     def get(self, path: str, out: type[M], patient: bool = True, wait_s: float = 0.0, **query: Any) -> M:
         """A page as a model."""
-        return out.model_validate_json(self._send("GET", path, None, query, patient, wait_s).content)
+        return self._read(out, self._send("GET", path, None, query, patient, wait_s).content)
 
     def get_list(self, path: str, out: type[M], **query: Any) -> list[M]:
         """A page that is a list of models."""
-        return [out.model_validate(x) for x in self._send("GET", path, None, query, False, 0.0).json()]
+        content = self._send("GET", path, None, query, False, 0.0).content
+        adapter: TypeAdapter[list[M]] = TypeAdapter(list[out])  # pyright: ignore[reportInvalidTypeForm]
+        return self._understood(adapter.validate_json, content)
 
     def post(self, path: str, body: BaseModel | None, out: type[M], patient: bool = True, wait_s: float = 0.0) -> M:
         """Send a model, receive one."""
-        return out.model_validate_json(self._send("POST", path, body, None, patient, wait_s).content)
+        return self._read(out, self._send("POST", path, body, None, patient, wait_s).content)
 
     def ask(self, path: str, body: BaseModel, wait_s: float) -> wire.Asked | None:
         """Work, None where there is none now."""
         answer = self._send("POST", path, body, None, True, wait_s)
-        return None if answer.status_code == 204 else wire.Asked.model_validate_json(answer.content)
+        return None if answer.status_code == 204 else self._read(wire.Asked, answer.content)
 
     def send(self, path: str, body: BaseModel, patient: bool = True) -> None:
         """Send a model; the answer says nothing."""
@@ -104,6 +109,21 @@ class Http:
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
+
+    def _read(self, out: type[M], content: bytes) -> M:
+        return self._understood(out.model_validate_json, content)
+
+    def _understood(self, read: Callable[[bytes], T], content: bytes) -> T:
+        """An answer. Raises `ServiceError` for one of another version, or of no tt server."""
+        try:
+            return read(content)
+        except ValidationError as e:
+            first = e.errors()[0]
+            what = f"{'.'.join(map(str, first['loc'])) or 'its answer'}: {first['msg']}"
+            raise ServiceError(
+                f"{self.url} answers what this tt-service does not understand ({what}):"
+                " install the same version on both"
+            ) from e
 
     def _send(
         self, method: str, path: str, body: BaseModel | None, query: dict[str, Any] | None, patient: bool, wait_s: float
@@ -156,8 +176,20 @@ class _Busy(ServiceError):
         self.after_s = after_s
 
 
+_ADVICE = {
+    "CERTIFICATE_VERIFY_FAILED": "nobody that is trusted here signed its certificate, or it is of another name:"
+    " SSL_CERT_FILE=ca.pem names who did",
+    "WRONG_VERSION_NUMBER": "it does not speak TLS: is it http:// there?",
+    "Server disconnected": "it hung up: is it https:// there?",
+}
+"""What to do about errors of the network, by a part of their text."""
+
+
 def _why(e: httpx.HTTPError) -> str:
     text = " ".join(str(e).split())[:200]
+    for sign, advice in _ADVICE.items():
+        if sign in text:
+            return advice
     return f"{type(e).__name__}: {text}" if text else type(e).__name__
 
 

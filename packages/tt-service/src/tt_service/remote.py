@@ -53,6 +53,7 @@ class RemoteMeasurer:
         self._early: dict[tuple[str, Config], Trial] = {}
         self._answers: dict[int, dict[str, Any]] = {}
         self._calls = 0
+        self._agents: dict[tuple[str, Config], str] = {}
 
     def measure(self, task: Task, codes: np.ndarray, bar: Bar) -> Generator[Trial]:
         """Trials in the order in which agents tell them. Closing it takes back what no agent has yet."""
@@ -86,19 +87,29 @@ class RemoteMeasurer:
     def retime(self, task: Task, codes: np.ndarray) -> Generator[Trial]:
         """Rows timed again where an agent still holds their programs."""
         if len(codes):
-            yield from self._call("retime", task, codes)["trials"]
+            answer = self._call("retime", task, codes)
+            self._note(task, [t.config for t in answer["trials"]], answer)
+            yield from answer["trials"]
 
     def realise(self, task: Task, codes: np.ndarray) -> Realised:
         codes = np.asarray(codes, dtype=np.int64)
-        found = [a["value"] for a in self._parts("realise", task, codes, REALISE_ROWS)]
-        if not found:
+        answers = self._parts("realise", task, codes, REALISE_ROWS)
+        if not answers:
             return Realised(codes, ())
+        for a in answers:
+            rows, why = a["value"]
+            self._note(task, _configs(rows[[w is not None for w in why]]), a)
+        found = [a["value"] for a in answers]
         return Realised(np.concatenate([rows for rows, _ in found]), tuple(w for _, why in found for w in why))
 
     def features(self, task: Task, codes: np.ndarray) -> tuple[Statements, np.ndarray]:
         found = [a["value"] for a in self._parts("features", task, np.asarray(codes), FEATURES_ROWS)]
         oks = [np.asarray(ok, dtype=bool) for _, ok in found]
         return concat_statements([s for s, _ in found]), np.concatenate([np.zeros(0, dtype=bool), *oks])
+
+    def made_by(self, task: str, row: Sequence[int]) -> str | None:
+        """The agent that said of a task's row that it has no program, or timed it again; None is unknown."""
+        return self._agents.get((task, tuple(int(c) for c in row)))
 
     def race(
         self, task: Task, codes: np.ndarray, rounds: int = 10, min_ms: float = 10.0, untuned: bool = False
@@ -136,6 +147,9 @@ class RemoteMeasurer:
         if (failed := answer.get("failed")) is not None:
             raise ProgramError(failed["why"], failed["error"])
         return answer
+
+    def _note(self, task: Task, rows: Sequence[Config], answer: dict[str, Any]) -> None:
+        self._agents.update({(task.key, row): answer["agent"] for row in rows if answer.get("agent")})
 
     def _next(self) -> dict[str, Any]:
         """The next message; answers and trials that nobody waits for now are kept."""

@@ -12,12 +12,13 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from tt_spec import Batch, Measurement, Plugins, RunInfo, Task, WallClock, summary
 from tt_spec.assembly import Assembled, assemble, start_models
-from tt_spec.errors import UserError
+from tt_spec.errors import OptionError, UserError
 from tt_spec.loop import Outcome
 from tt_spec.past import Past
 from tt_spec.pipeline import Pipeline
@@ -69,38 +70,52 @@ class Inbox:
 
 
 class Reporter(Listener):
-    """Tells the server of every batch."""
+    """Tells the server of every batch.
 
-    def __init__(self, inbox: Inbox) -> None:
-        self.inbox = inbox
+    Args:
+        made_by: The agent that said of a task's row that it has no program, or timed it again; None is unknown.
+    """
+
+    def __init__(self, inbox: Inbox, made_by: Callable[[str, Sequence[int]], str | None]) -> None:
+        self.inbox, self.made_by = inbox, made_by
 
     def tt_batch_measured(self, run: RunInfo, state: TaskState, batch: Batch, results: list[Measurement]) -> None:
+        task = state.task.key
         refused = [
-            m for m in results if m.error == "invalid" and any(np.array_equal(m.config, r) for r in batch.invalid)
+            _signed(m, self.made_by(task, m.config))
+            for m in results
+            if m.error == "invalid" and any(np.array_equal(m.config, r) for r in batch.invalid)
         ]
+        info = dict(batch.info)
+        if again := info.get("again"):
+            info["again"] = [{**a, "agent": self.made_by(task, a["config"])} for a in again]
         about = {
             "batch": batch.id,
             "rows": batch.codes.tolist(),
             "origin": list(batch.origin),
             "predicted": [float(x) if np.isfinite(x) else None for x in batch.predicted],
-            "info": batch.info,
+            "info": info,
             "best_s": state.best_s if np.isfinite(state.best_s) else None,
         }
-        self.inbox.send("batch", task=state.task.key, about=about, refused=refused)
+        self.inbox.send("batch", task=task, about=about, refused=refused)
 
     def tt_task_finished(self, run: RunInfo, state: TaskState) -> None:
         self.inbox.send("finished", task=state.task.key, reason=state.finished)
 
 
 class _Kept:
-    """The history for the loop: what agents told is in it already, so only what the loop itself finds is appended."""
+    """The history for the loop: what agents told is in it already, so only what the loop itself finds is appended.
 
-    def __init__(self, store: Store) -> None:
-        self.store = store
+    Args:
+        made_by: As `Reporter` has it.
+    """
+
+    def __init__(self, store: Store, made_by: Callable[[str, Sequence[int]], str | None]) -> None:
+        self.store, self.made_by = store, made_by
 
     def append(self, batch: Sequence[Measurement]) -> None:
         own = [m for m in batch if m.origin == "again" or m.error == "invalid"]
-        self.store.append(own)
+        self.store.append([_signed(m, self.made_by(m.task_key, m.config)) for m in own])
 
     def query(self, *args: Any, **keys: Any) -> Iterable[Measurement]:
         return self.store.query(*args, **keys)
@@ -136,10 +151,23 @@ class Thought:
         """Resolve the recipe and open the history. Raises `UserError`."""
         self.recipe = chosen(self.job, self.plugins)
         self.tasks = [t.thing() for t in self.job.tasks]
+        self.known = self._known()
         self.store = self._store(self.start["private"] or self.start["history"])
         self.shared = self._store(self.start["history"])
         self.budget()
         start_models(self.recipe)
+
+    def _known(self) -> dict[str, list[Measurement]]:
+        """What the client knows, by task."""
+        tasks, found = {t.key: t for t in self.tasks}, {t.key: [] for t in self.tasks}
+        for row in self.job.known:
+            if row.task not in tasks:
+                raise OptionError(f"known: the job has no task {row.task!r}")
+            try:
+                found[row.task].append(row.thing(tasks[row.task], self.job.device))
+            except ValueError as e:
+                raise OptionError(str(e)) from e
+        return found
 
     def _store(self, path: str | None) -> Store:
         if path is None:
@@ -169,6 +197,7 @@ class Thought:
         pending, told = self.start["pending"], {t.key: past.known(t) for t in self.tasks}
         if self.start["private"] is not None:
             told = {t.key: [*told[t.key], *own.known(t)] for t in self.tasks}
+        told = {key: sorted([*self.known[key], *rows], key=lambda m: m.at) for key, rows in told.items()}
         mine = [m for rows in told.values() for m in rows if m.run_id == self.start["run_id"]]
         spent = len({(m.task_key, m.config) for m in mine if m.error != "invalid"})
         self.measurer = RemoteMeasurer(self.inbox, lambda task, row: self.origins.get((task, row), "search"))
@@ -189,6 +218,7 @@ class Thought:
             known=lambda task: told[task.key],
             warm=warm,
             lend=past.lend,
+            peak=None if (flops := self.job.peak_flops) is None else lambda: flops,
             pipeline=self._pipeline,
         )
 
@@ -202,10 +232,10 @@ class Thought:
         info = RunInfo(
             self.start["run_id"], tuple(self.tasks), {"recipe": self.recipe.describe(), "seed": self.job.seed}
         )
-        listeners = [Reporter(self.inbox)]
+        listeners = [Reporter(self.inbox, self.measurer.made_by)]
         loop = made.loop(
             self.measurer,
-            _Kept(self.store),
+            _Kept(self.store, self.measurer.made_by),
             self.clock,
             info=info,
             listeners=listeners,
@@ -227,6 +257,10 @@ class _Noting(Pipeline):
         for row, origin in zip(batch.codes, batch.origin, strict=True):
             self._origins[self.task.key, tuple(int(c) for c in row)] = origin
         return batch
+
+
+def _signed(m: Measurement, agent: str | None) -> Measurement:
+    return m if agent is None else replace(m, versions={**m.versions, "agent": agent})
 
 
 def limit(cpu_s: int, memory_bytes: int) -> None:

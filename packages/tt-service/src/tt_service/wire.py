@@ -44,6 +44,8 @@ __all__ = [
     "Historic",
     "JobIn",
     "JobOut",
+    "JudgeIn",
+    "JudgeOut",
     "PieceWire",
     "RaceIn",
     "RealisedWire",
@@ -255,6 +257,29 @@ class TaskWire(Wire):
 # -- jobs --------------------------------------------------------------------------------------------------------------
 
 
+class KnownIn(Wire):
+    """A row that the client knows, with its latest verdict: `seconds` per execution, or null and an `error`."""
+
+    task: Key
+    config: Config
+    seconds: Annotated[FiniteFloat, Field(gt=0)] | None = None
+    error: Literal["invalid", "build", "build-timeout", "run", "run-timeout", "wrong-result"] | None = None
+    at: FiniteFloat = 0.0
+
+    @classmethod
+    def of(cls, m: Measurement) -> KnownIn:
+        seconds = m.latency_s if m.error is None else None
+        return cls(task=m.task_key, config=[int(c) for c in m.config], seconds=seconds, error=m.error, at=m.at)  # pyright: ignore[reportArgumentType]
+
+    def thing(self, task: Task, device: str) -> Measurement:
+        """The measurement. Raises `ValueError` for a row that the task's space does not have."""
+        row = np.array(self.config, dtype=np.int64)
+        if len(row) != len(task.space.knobs) or not task.space.in_range(row[None]).all():
+            raise ValueError(f"known: {self.config} is no row of task {task.name!r}")
+        trial = Trial(tuple(self.config), () if self.seconds is None else (self.seconds,), 1, self.error)
+        return Measurement.of(trial, task, origin="known", at=self.at, run_id="", device=device, versions={})
+
+
 class JobIn(Wire):
     """A job as a client asks for it.
 
@@ -263,6 +288,9 @@ class JobIn(Wire):
         device: Fingerprint of the machine whose figures are wanted: only agents of that device get rows. "" is any.
         trials, minutes: The budget; at least one of them.
         private: Its rows are for this user alone.
+        peak_flops: Of the device, FLOP/s; null is unknown.
+        known: What the client's own history has of the tasks on this device: none of it is asked for again. It serves
+            this job alone.
     """
 
     name: Name
@@ -277,6 +305,8 @@ class JobIn(Wire):
     minutes: Annotated[FiniteFloat, Field(gt=0, le=525_600)] | None = None
     only_heavy: StrictBool = False
     private: StrictBool = False
+    peak_flops: Annotated[FiniteFloat, Field(gt=0)] | None = None
+    known: Annotated[list[KnownIn], Field(max_length=20_000)] = []
 
 
 class JobOut(Wire):
@@ -504,6 +534,24 @@ class FeaturesWire(Wire):
         return Statements(values, offsets, operator), ok
 
 
+class JudgeIn(Wire):
+    """A client that cannot run a job's target has an agent race or check finalists.
+
+    Args:
+        id: Chosen by the client; the same one again is the same question.
+        rows: One for a check.
+        race: The terms of a race.
+        wait_s: How long the answer may take.
+    """
+
+    id: Key
+    task: Key
+    kind: Literal["race", "check"]
+    rows: Annotated[list[AnyConfig], Field(max_length=64)]
+    race: RaceIn = RaceIn()
+    wait_s: Annotated[FiniteFloat, Field(ge=0, le=60)] = 20.0
+
+
 class Answer(Wire):
     """One row's result: `at` is its place in the batch."""
 
@@ -522,6 +570,23 @@ class FaultWire(Wire):
     """The outcome of a check: what is wrong, or null."""
 
     fault: Why | None = None
+
+
+class JudgeOut(Wire):
+    """What came of it, once `done`: seconds per round of each program, the fault of a check, or why it `failed`.
+
+    Args:
+        agent, versions: Who did it, with what.
+        waiting: Why nobody works on it now; "" where somebody can.
+    """
+
+    done: bool
+    race: list[list[float]] | None = None
+    check: FaultWire | None = None
+    failed: FailedWire | None = None
+    agent: str = ""
+    versions: dict[str, str] = {}
+    waiting: str = ""
 
 
 class Tell(Wire):

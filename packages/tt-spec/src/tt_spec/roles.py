@@ -62,6 +62,7 @@ __all__ = [
     "Gauges",
     "Host",
     "Interprets",
+    "Judges",
     "Learns",
     "Lends",
     "LimitsRows",
@@ -934,6 +935,7 @@ class Errand:
         trials, minutes: The budget of the search; at least one of them.
         only_heavy: The tasks are the heavy ones alone.
         history: File of the run here; what a service keeps here lies beside it.
+        peak_flops: Of the machine, FLOP/s, for a scheduler that wants it (`Peaked`); None is unknown.
     """
 
     name: str
@@ -948,11 +950,17 @@ class Errand:
     minutes: float | None = None
     only_heavy: bool = False
     history: str | None = None
+    peak_flops: float | None = None
+
+
+class Judges(Races, Checks, Protocol):
+    """Races finalists and compares them with the untuned program, wherever that is done. Both may raise `UserError`
+    where nobody is left to do it."""
 
 
 class Service(Protocol):
-    """Searches elsewhere for a run here. Its entry is built with `url`, `key_file`, `agent`, `private`, `insecure` and
-    `wait`: the options of `tt tune --server`."""
+    """Searches elsewhere for a run here. Its entry is built with `url`, `key_file`, `agent`, `private`, `insecure`,
+    `wait` and `device`: the options of `tt tune --server`."""
 
     def recipes(self) -> list[dict[str, Any]]:
         """Its recipes: `name`, `summary` and `pieces`, as `Recipe.describe` gives them; where one cannot be used,
@@ -974,6 +982,22 @@ class Service(Protocol):
     ) -> Any:
         """The `tt_spec.Outcome` of the search: every row is in `store`, `pipelines` (one per task) know it, `listeners`
         heard of it, as if `tt_spec.Loop` had run here. A `halt` leaves the search where it is."""
+        ...
+
+    def place(
+        self,
+        target: str,
+        device: str | None = None,
+        halt: Callable[[], str | None] = lambda: None,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> str:
+        """Fingerprint of the device whose agents measure for a run that does not: `device`, or the one whose agents run
+        the target. Raises `UserError` where there is none, or more than one, and `KeyboardInterrupt` where `halt`
+        ends the wait for it."""
+        ...
+
+    def judge(self, say: Callable[[str], None] = lambda text: None) -> Judges:
+        """For the finalists of the last `run`, where this machine cannot run its target: agents do it."""
         ...
 
 

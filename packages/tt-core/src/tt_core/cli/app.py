@@ -144,6 +144,9 @@ def tune(
     agent: Annotated[bool, typer.Option(help="Whether this machine measures for the server")] = True,
     private: Annotated[bool, typer.Option("--private", help="Keep the rows from the server's other users")] = False,
     wait: Annotated[bool, typer.Option("--wait", help="With --no-agent, wait until an agent is there")] = False,
+    device: Annotated[
+        str | None, typer.Option(help="With --no-agent, the device of the agents that measure, or a pattern of it")
+    ] = None,
     key_file: KeyFileOption = None,
     insecure: InsecureOption = False,
     as_json: JsonOption = False,
@@ -155,7 +158,7 @@ def tune(
     sets = [*([f"space={space}"] if space else []), *(sets or [])]
     asked |= {"precision": precision, "denormals": denormals, "untrusted": untrusted, "set": sets}
     asked |= {"server": server, "agent": agent, "private": private, "key_file": key_file}
-    asked |= {"insecure": insecure, "wait": wait}
+    asked |= {"insecure": insecure, "wait": wait, "device": device}
     if dry_run:
         return _show_plan(model, asked, as_json)
     request = Request.of(model, asked)

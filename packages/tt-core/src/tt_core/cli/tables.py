@@ -135,6 +135,12 @@ def show_result(result: Result, history: Path | str) -> None:
             f"{result.model}: {latency(result.before_s)} untuned, {latency(result.after_s)} tuned"
             f" ({_times(result.before_s / result.after_s)}), written to {result.out}"
         )
+    elif result.verified:
+        if result.untuned:
+            print(f"they ship untuned: {', '.join(result.untuned)}")
+        said = "; ".join(f"{peer}, {how}" for peer, how in result.verified.items())
+        print(f"verified against {said}; the whole model was not run, for this machine cannot run its target")
+        print(f"{result.model}: estimated {latency(result.estimate_s)}, written to {result.out}")
     elif math.isfinite(result.estimate_s):
         what = "the chosen tasks take" if result.left_out else "estimated"
         print(f"{result.model}: {what} {latency(result.estimate_s)}; add --out FILE to write the library")

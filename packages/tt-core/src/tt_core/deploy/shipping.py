@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from tt_spec import Measurement, Pipeline, Plugins, Task
 from tt_spec.errors import ProgramError
-from tt_spec.roles import Checks, NudgesModels, Races, RacesModels, RunsModels
+from tt_spec.roles import Judges, NudgesModels, RacesModels, RunsModels
 from tt_spec.serial import JsonObject
 from tt_spec.shares import heavy, shares
 
@@ -31,7 +31,18 @@ if TYPE_CHECKING:
     from tt_core.models.model import Arrays, Input
     from tt_core.prepared import Prepared
 
-__all__ = ["Shipment", "Shipped", "Ships", "Winners", "beats", "leaders", "race", "ship", "write_untuned"]
+__all__ = [
+    "Shipment",
+    "Shipped",
+    "Ships",
+    "Winners",
+    "beats",
+    "leaders",
+    "race",
+    "ship",
+    "ship_unseen",
+    "write_untuned",
+]
 
 ROUNDS, ROUND_MS, LIGHT_MS = 10, 10.0, 2.0
 """Rounds of a race, and how long a program is timed in each: in those of light tasks a fifth."""
@@ -43,7 +54,7 @@ FALLEN = 8
 """Finalists of a task that may fail before it ships untuned."""
 
 
-class Ships(Races, Checks, RacesModels, RunsModels, Protocol):
+class Ships(Judges, RacesModels, RunsModels, Protocol):
     """A measurer that can do all that shipping needs."""
 
 
@@ -73,14 +84,14 @@ class Shipped:
     """The written file.
 
     Args:
-        before_s: Median latency of the whole model untuned, seconds.
+        before_s: Median latency of the whole model untuned, seconds; None where it was not run.
         after_s: The same of the file.
         verified: What the file's outputs were compared with.
         untuned: Names of the chosen tasks that ship untuned because that is faster.
     """
 
-    before_s: float
-    after_s: float
+    before_s: float | None
+    after_s: float | None
     verified: dict[str, str]
     untuned: tuple[str, ...]
 
@@ -93,7 +104,7 @@ def leaders(pipelines: Sequence[Pipeline]) -> Winners:
 
 def race(
     pipelines: Sequence[Pipeline],
-    measurer: Ships,
+    measurer: Judges,
     failed: Callable[[Measurement], None],
     enough: Callable[[], bool] = lambda: False,
 ) -> Winners:
@@ -104,7 +115,6 @@ def race(
     the next one takes its place; after `FALLEN` of them the task ships untuned.
 
     Args:
-        measurer: Has `race` and `check`.
         failed: Told of each such finalist.
         enough: Asked before each task whether time is up; the rest are verified and ship as they were measured.
     """
@@ -125,7 +135,7 @@ def _latency_s(p: Pipeline) -> float:
 
 
 def _winner(
-    p: Pipeline, measurer: Ships, failed: Callable[[Measurement], None], many: bool, timed: bool
+    p: Pipeline, measurer: Judges, failed: Callable[[Measurement], None], many: bool, timed: bool
 ) -> tuple[np.ndarray | None, float]:
     """The row that ships, None for the untuned program, and its seconds.
 
@@ -164,7 +174,7 @@ _Fell = Callable[[np.ndarray, str, str], None]
 
 
 def _heat(
-    task: Task, rows: list[np.ndarray], ms: float, measurer: Ships, fell: _Fell
+    task: Task, rows: list[np.ndarray], ms: float, measurer: Judges, fell: _Fell
 ) -> list[tuple[np.ndarray, list[float], list[float]]]:
     """Each row that runs with its seconds and the untuned program's. Where the race breaks off, each row is checked
     alone, which says which of them is to blame, and where none is, each races alone."""
@@ -180,7 +190,7 @@ def _heat(
     return [one for some in together if some for one in _heat(task, some, ms, measurer, fell)]
 
 
-def _sound(task: Task, row: np.ndarray, measurer: Ships, fell: _Fell) -> bool:
+def _sound(task: Task, row: np.ndarray, measurer: Judges, fell: _Fell) -> bool:
     """Whether a row computes the right result."""
     try:
         why = measurer.check(task, row)
@@ -192,7 +202,7 @@ def _sound(task: Task, row: np.ndarray, measurer: Ships, fell: _Fell) -> bool:
     return why is None
 
 
-def _untuned_s(task: Task, measurer: Ships) -> float:
+def _untuned_s(task: Task, measurer: Judges) -> float:
     """Seconds of the untuned program; inf if it cannot be timed."""
     nobody = np.zeros((0, len(task.space.shape)), dtype=np.int64)
     try:
@@ -269,6 +279,31 @@ def ship(shipment: Shipment, winners: Winners, path: Path) -> Shipped:
         with stages.stage("writing"):
             files.write(chosen.file, path, sidecar)
     return Shipped(chosen.before_s, chosen.after_s, chosen.verified, chosen.untuned)
+
+
+def ship_unseen(
+    ready: Prepared, winners: Winners, path: Path, about: JsonObject, plugins: Plugins, stages: Stages
+) -> Shipped:
+    """Compile the model for a machine that is not this one with winners that were raced and checked there, each alone,
+    and write it. The whole model is neither timed nor run: nobody here can.
+
+    Args:
+        about: What the sidecar says of the run; `device` is where the winners were judged.
+    """
+    with stages.stage("compiling", "compiling the model"), quiet():
+        try:
+            library = files.compile_library(ready.lowered, winners.rows, plugins)
+        except ModelError as e:
+            stages.say(f"the tuned model cannot ship, so the model ships untuned: {e}")
+            winners = Winners({}, winners.seconds)
+            library = files.compile_library(ready.lowered, {}, plugins)
+    names = tuple(t.name for t in ready.tasks if t.key not in winners.rows)
+    verified = {"the untuned operators": f"each of {len(winners.rows)} tuned operators alone, on {about['device']}"}
+    sidecar = {**_sidecar(ready), **about, "latency_before_s": None, "latency_after_s": None}
+    sidecar["verified"], sidecar["tasks"] = verified, _tasks(ready, winners)
+    with stages.stage("writing"):
+        files.write(library, path, sidecar)
+    return Shipped(None, None, verified, names)
 
 
 @dataclass(frozen=True)
