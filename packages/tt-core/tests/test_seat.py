@@ -5,7 +5,7 @@ import threading
 
 import pytest
 from tt_core.compiler import seat as module
-from tt_core.compiler.seat import Seat, aside, taken
+from tt_core.compiler.seat import Seat
 
 
 @pytest.fixture
@@ -80,23 +80,6 @@ def test_nobody_is_moved_without_a_choice(moves, tmp_path, monkeypatch, processo
     assert moves[0] == []
 
 
-def test_whoever_runs_programs_goes_aside_and_comes_back(moves):
-    made, _ = moves
-    with aside({1, 2, 9}):
-        assert made == [{0, 3}]
-    assert made == [{0, 3}, {0, 1, 2, 3}]
-    with pytest.raises(ZeroDivisionError), aside({1}):
-        raise ZeroDivisionError
-    assert made[2:] == [{0, 2, 3}, {0, 1, 2, 3}]
-
-
-@pytest.mark.parametrize("away", [set(), {7}, {0, 1, 2, 3}], ids=["nobody is bound", "elsewhere", "everywhere"])
-def test_nobody_goes_aside_in_vain(moves, away):
-    with aside(away):
-        pass
-    assert moves[0] == []
-
-
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system binds no threads")
 def test_a_real_thread_is_seen():
     allowed = os.sched_getaffinity(0)
@@ -112,7 +95,7 @@ def test_a_real_thread_is_seen():
     thread.start()
     ready.wait()
     try:
-        assert Seat(allowed, 0)._bound() == taken() == before | {one}
+        assert Seat(allowed, 0)._bound() == before | {one}
     finally:
         stop.set()
         thread.join()

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tt_core.compiler.seat import aside, taken
-
 if TYPE_CHECKING:
     from tvm.target import Target
 
@@ -34,9 +32,7 @@ def peak_flops(target: Target, steps: int = 200_000, repeats: int = 500) -> floa
     is no CPU's.
     """
     once, flop = _multiply_adds(target, steps)
-    once()  # starts TVM's pool
-    with aside(taken()):
-        return flop / min(once() for _ in range(repeats))
+    return flop / min(once() for _ in range(repeats))
 
 
 @lru_cache(maxsize=8)

@@ -21,7 +21,6 @@ from tt_spec.windows import Windows, state
 
 from tt_core.compiler.arrays import INTEGERS_BELOW, is_float, nudged, random_array
 from tt_core.compiler.peak import probe
-from tt_core.compiler.seat import aside, taken
 from tt_core.errors import ModelError, summary
 
 if TYPE_CHECKING:
@@ -132,11 +131,10 @@ class Runner:
 
         tell = self.probe()
         found: list[float] = []
-        with aside(taken()):
-            windows = None if tell is None else Windows(once, tell, state_s or state(tell), most_s=seconds / 2)
-            end = time.perf_counter() + seconds
-            while len(found) < least or time.perf_counter() < end:
-                found.append((windows or once)(1))
+        windows = None if tell is None else Windows(once, tell, state_s or state(tell), most_s=seconds / 2)
+        end = time.perf_counter() + seconds
+        while len(found) < least or time.perf_counter() < end:
+            found.append((windows or once)(1))
         return Timed(found, None if windows is None else windows.noise())
 
     def probe(self) -> Callable[[], float] | None:

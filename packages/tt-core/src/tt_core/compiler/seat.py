@@ -1,20 +1,17 @@
-"""The processor that a thread works on which builds programs or runs them.
+"""The processor that a worker's main thread works on.
 
 Two workers that build at once were seen on one processor of two while the other one idled. And TVM binds the threads of
-its pool to processors, all but the calling thread, which may find itself on one of those: each then waits for the other
-while a processor idles, in every call, and the system's scheduler leaves it so for seconds. So a worker builds on a
-processor of its own, and whoever runs programs does it on those that the pool leaves.
+its pool to processors, all but the main thread, which may find itself on one of those when a program runs on all of
+them. So a worker builds on a processor of its own, and runs programs on those that the pool leaves.
 """
 
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from pathlib import Path
 
-__all__ = ["WORKER", "Seat", "aside", "taken"]
+__all__ = ["WORKER", "Seat"]
 
 WORKER = "TT_WORKER"
 """Environment variable: a worker's number among those of its pool; without it nobody is moved."""
@@ -66,37 +63,13 @@ class Seat:
         return self.worker is not None and len(self.processors) > 1 and os.environ.get("TVM_BIND_THREADS") != "0"
 
     def _bound(self) -> set[int]:
-        return _bound(self.tasks, os.getpid())
-
-
-def taken() -> set[int]:
-    """Processors to which other threads of this process are bound, each alone, among them those of TVM's pool, which a
-    thread's first program starts; a look costs about 0.1 ms."""
-    return _bound(TASKS, threading.get_native_id()) if hasattr(os, "sched_getaffinity") else set()
-
-
-@contextmanager
-def aside(from_: Collection[int]) -> Iterator[None]:
-    """The calling thread off these processors, unless it had none left then; what it may use is given back."""
-    mine = os.sched_getaffinity(0) if from_ else set()
-    if not (left := mine - set(from_)) or left == mine:
-        yield
-        return
-    os.sched_setaffinity(0, left)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, mine)
-
-
-def _bound(tasks: Path, me: int) -> set[int]:
-    """Processors to which another thread than `me` is bound alone."""
-    bound: set[int] = set()
-    for task in tasks.iterdir():
-        try:
-            allowed = os.sched_getaffinity(int(task.name))
-        except (OSError, ValueError):  # it ended meanwhile
-            continue
-        if int(task.name) != me and len(allowed) == 1:
-            bound |= allowed
-    return bound
+        """Processors to which another thread is bound alone."""
+        bound: set[int] = set()
+        for task in self.tasks.iterdir():
+            try:
+                allowed = os.sched_getaffinity(int(task.name))
+            except (OSError, ValueError):  # it ended meanwhile
+                continue
+            if int(task.name) != os.getpid() and len(allowed) == 1:
+                bound |= allowed
+        return bound

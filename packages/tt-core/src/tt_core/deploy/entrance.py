@@ -1,4 +1,4 @@
-"""The entrance of a deployed model: may this CPU run it, where and in which mode, its weights on which pages.
+"""The entrance of a deployed model: may this CPU run it, in which mode, and with its weights on which pages.
 
 A library that was compiled for another CPU would end the process with SIGILL. Its entrance is compiled for any CPU of
 the architecture; at the first call it looks for the CPU features, by Linux's names for them, and raises an error that
@@ -16,7 +16,7 @@ from tvm import relax
 
 from tt_core.compiler import denormals
 from tt_core.compiler.target import needed_flags
-from tt_core.deploy import aside, huge
+from tt_core.deploy import huge
 
 if TYPE_CHECKING:
     from tvm.target import Target
@@ -44,16 +44,15 @@ def checker(target: Target, flags: Sequence[str] | None = None) -> tvm.runtime.M
 
 
 def with_entrance(mod: tvm.IRModule, target: Target, check: bool) -> tvm.IRModule:
-    """The model behind an entrance that checks the CPU, asks for huge pages for its weights, keeps its caller off the
-    processors of TVM's pool, makes denormals zero, and restores its caller's processors and mode on return.
+    """The model behind an entrance that checks the CPU, asks for huge pages for its weights, makes denormals zero, and
+    restores its caller's mode on return.
 
     Args:
         check: Whether the function of `checker` will be there.
     """
     flush = denormals.wanted(target)
     weights = huge.large(mod) if huge.wanted(target) else []
-    apart = aside.wanted(target)
-    if not (check or flush or weights or apart):
+    if not (check or flush or weights):
         return mod
     main = mod["main"]
     inner = relax.utils.copy_with_new_vars(main.without_attr("global_symbol"))
@@ -68,13 +67,10 @@ def with_entrance(mod: tvm.IRModule, target: Target, check: bool) -> tvm.IRModul
             builder.emit(relax.call_dps_packed(_CHECK, [done], out_ty=denormals.MODE))
         if weights:
             huge.advise(builder, weights)
-        mask = aside.go(builder, target) if apart else None
         before = denormals.flush(builder) if flush else None
         result = builder.emit(relax.Call(model, params))
         if before is not None:
             denormals.restore(builder, before)
-        if mask is not None:
-            aside.stay(builder, mask)
         builder.emit_func_output(result)
     return builder.get()
 

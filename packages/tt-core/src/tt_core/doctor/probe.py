@@ -131,12 +131,11 @@ def _states() -> JsonObject:
     import tvm
 
     from tt_core.compiler.peak import probe
-    from tt_core.compiler.seat import aside, taken
     from tt_core.compiler.target import resolve
 
     target = resolve("native")
     tell = probe(str(target))
-    tell()  # starts TVM's pool
+    tell()
 
     def after(what: Callable[[], object]) -> list[float]:
         found = []
@@ -147,12 +146,11 @@ def _states() -> JsonObject:
         return found
 
     func = tvm.te.create_prim_func([tvm.te.placeholder((64, 64), name="x")])
-    with aside(taken()):
-        return {
-            "rest": after(lambda: None),
-            "pause": after(lambda: time.sleep(0.05)),
-            "build": after(lambda: tvm.tirx.build(func, target=target)),
-        }
+    return {
+        "rest": after(lambda: None),
+        "pause": after(lambda: time.sleep(0.05)),
+        "build": after(lambda: tvm.tirx.build(func, target=target)),
+    }
 
 
 if __name__ == "__main__":
