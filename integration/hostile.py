@@ -103,7 +103,7 @@ def _varint(value: int) -> bytes:
 FILES: dict[str, tuple[Callable[[Path], bytes], str]] = {
     "10^12 constants": (_huge("ConstantOfShape"), "1000000x1000000 elements"),
     "10^12 copies": (_huge("Expand"), "1000000x1000000 elements"),
-    "10^12 claimed": (_claims, "too small"),
+    "10^12 claimed": (_claims, "do not fit its shape"),
     "10^6 operators": (_million, "1000000 operators"),
     "a file outside": (_reads("../secret.bin"), "outside"),
     "a file by its whole name": (_reads("/etc/hostname"), "relative path"),

@@ -59,12 +59,20 @@ def read(path: Path) -> ModelProto:
             raise ModelError(f"{path} has {many} operators, {MOST_NODES} at most can be tuned")
         onnx.load_external_data_for_model(model, str(path.parent))
         for tensor in _tensors(model.graph):
-            _import("onnx.numpy_helper").to_array(tensor)  # raises where its bytes are not those of its shape and type
+            _check_bytes(path, tensor)
     except ModelError:
         raise
     except Exception as e:  # protobuf, onnx and the operating system each raise their own types
         raise ModelError(f"{path} is not a usable ONNX model: {summary(e)}") from e
     return model
+
+
+def _check_bytes(path: Path, tensor: TensorProto) -> None:
+    try:
+        _import("onnx.numpy_helper").to_array(tensor)
+    except Exception as e:  # onnx and numpy each raise their own types
+        what = f"the bytes of weight {tensor.name[:80]!r} do not fit its shape {list(tensor.dims)}: {summary(e)}"
+        raise ModelError(f"{path} is not a usable ONNX model: {what}") from e
 
 
 def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
