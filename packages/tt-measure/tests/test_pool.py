@@ -168,9 +168,8 @@ def test_closing_abandons_quickly_and_leaves_no_stale_result(pool, tmp_path):
     while pool._team.busy():
         pool._team.pump()
     kept = [sum(map(len, p.kept.values())) for p in pool._team.processes]
-    assert [job.ending.value for job in jobs] == kept and max(
-        kept
-    ) <= Kept().most  # those to be timed again, and no other
+    assert [job.ending.value for job in jobs] == kept, "those to be timed again, and no other"
+    assert max(kept) <= Kept().most
     assert not overlaps(tmp_path / "log")
 
 
