@@ -26,7 +26,7 @@ from tt_spec.pieces.synthetic import SyntheticMeasurer
 
 OP = "op:matmul:16,16,16"
 HANG_S = 60
-LINES, DAMAGED = 1000, 200
+LINES, DAMAGED = 500, 100
 METADATA: Any = importlib.metadata.Distribution.metadata
 
 
