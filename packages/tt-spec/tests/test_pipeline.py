@@ -461,15 +461,3 @@ def test_rows_that_met_no_state_that_counts_get_a_second_look_where_they_may_be_
     assert configs(p.doubtful(slow)) == {slow[2].config, slow[1].config}
     steady = told(p, [1.4, 1.3], Noise(3, 5, 1.02, 0.03))
     assert not len(p.doubtful(steady))
-
-
-def test_on_a_restless_machine_the_best_of_a_batch_are_timed_a_second_time():
-    p = pipeline(wide_task())
-    told(p, [1.0, 3.0, 3.0, 3.0])
-    while len(p.doubtful([])):
-        pass
-    quiet, restless = Noise(3, 0, 1.0, 0.0), Noise(3, 2, 1.0, 0.01)
-    assert not len(p.doubtful(told(p, [1.1, 1.15], quiet)))
-    seconds = [1.21, *(1.1 + 0.01 * i for i in range(8))]
-    met = told(p, seconds, restless)
-    assert configs(p.doubtful(met)) == {m.config for m in met[1:7]}, "six, none further than a fifth behind"

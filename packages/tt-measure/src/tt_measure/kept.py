@@ -30,7 +30,7 @@ class Kept:
     """The fastest programs of each task, and the last ones whose timing does not count.
 
     Args:
-        most: Fastest programs of a task. (default: 6)
+        most: Fastest programs of a task. (default: 4)
         doubtful: Programs of a task without a timing that counts. (default: 4)
         within: A program is not kept that took more than so many times the incumbent's seconds. (default: 1.5)
         tasks: Tasks with all of these; the others, that nobody offered to for longest, keep the fastest. (default: 16)
@@ -39,7 +39,7 @@ class Kept:
     """
 
     def __init__(
-        self, most: int = 6, doubtful: int = 4, within: float = 1.5, tasks: int = 16, leaders: int = 128
+        self, most: int = 4, doubtful: int = 4, within: float = 1.5, tasks: int = 16, leaders: int = 128
     ) -> None:
         self.most, self.doubtful, self.within, self.tasks, self.leaders = most, doubtful, within, tasks, leaders
         self._programs: OrderedDict[str, list[Program]] = OrderedDict()

@@ -83,10 +83,6 @@ class Pipeline:
     UNLUCKY, UNLUCKY_S = 2, 1.5
     """Of `doubtful`: rows timed in another state of the machine, and how far behind the leader they may lie."""
 
-    AGAIN, AGAIN_S, RESTLESS = 6, 1.2, 0.25
-    """Of `doubtful`: rows of a batch that are timed a second time, how far behind the leader they may lie, and the
-    share of the batch's timings that must have met another state of the machine."""
-
     OPENING = {"knobs": 1024, "statements": 256}
     """Random rows among which a model that learned beforehand chooses a task's first ones, by what it reads."""
 
@@ -203,22 +199,15 @@ class Pipeline:
         The leader and those within `CLOSE` of it, at most `CONTENDERS`, as long as one of them was timed fewer than
         `LOOKS` times: the fastest of many timings is the luckiest; of fewer than `MANY` it may be the fastest. And up
         to `UNLUCKY` rows of the batch that met the machine in no state that counts, and may be nearly as good as the
-        leader. On a machine that changes its state within a batch, up to `AGAIN` of the batch's best as well: what one
-        moment makes of a program differs by more than programs do, and another moment costs no build.
+        leader.
         """
         best_s = self.best_s
         top = [row for row, s in self.top(self.CONTENDERS) if s <= self.CLOSE * best_s]
         if len(self._told) < self.MANY or all(self._looks[token(row)] >= self.LOOKS - 1 for row in top):
             top = []
-        timed = [(m, m.noise) for m in sorted(results, key=lambda m: m.latency_s) if m.error is None and m.noise]
-        apart = {m.config for m, noise in timed if abs(noise.slowdown - 1) > SHARE}
-        away = [m for m, _ in timed if m.config in apart and m.latency_s <= self.UNLUCKY_S * best_s]
-        near = [m for m, _ in timed if m.latency_s <= self.AGAIN_S * best_s]
-        restless = sum(noise.discarded > 0 or m.config in apart for m, noise in timed)
-        if len(self._told) < self.MANY or restless <= self.RESTLESS * len(timed):
-            near = []
-        more = (self._row(m) for m in [*away[: self.UNLUCKY], *near[: self.AGAIN]])
-        rows = {token(row): row for row in [*top, *more]}
+        away = [m for m in results if m.error is None and m.noise is not None and abs(m.noise.slowdown - 1) > SHARE]
+        away = sorted((m for m in away if m.latency_s <= self.UNLUCKY_S * best_s), key=lambda m: m.latency_s)
+        rows = {token(row): row for row in [*top, *(self._row(m) for m in away[: self.UNLUCKY])]}
         self._looks.update(list(rows))
         return np.stack(list(rows.values())) if rows else np.empty((0, len(self.space.knobs)), dtype=np.int64)
 
