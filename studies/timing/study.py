@@ -120,9 +120,7 @@ def errors(races: int) -> list[dict[str, Any]]:
             for _ in range(races):
                 machine.sleep(0.1 + 0.1 * rng.random())
                 run = machine.candidate(2e-4, SUFFERS)
-                timed = Windows(
-                    run, machine.probe, reference.seconds or 1.0, reference.scale_s, reference.sensitivity("t")
-                )
+                timed = Windows(run, machine.probe, reference.seconds or 1.0, reference.sensitivity("t"))
                 stopped += Racing(slack=1.25).evaluate(timed if windows else run, bar, rng).why.startswith("stopped")
                 if windows:
                     reference.tell("t", timed.seen())
@@ -153,7 +151,7 @@ def _timed(
     if reference is None:
         return float(np.median(evaluator.evaluate(run, bar, rng).seconds))
     assert reference.seconds is not None
-    windows = Windows(run, machine.probe, reference.seconds, reference.scale_s, reference.sensitivity("t"))
+    windows = Windows(run, machine.probe, reference.seconds, reference.sensitivity("t"))
     timing = evaluator.evaluate(windows, bar, rng)
     reference.tell("t", windows.seen())
     return float(np.median(timing.seconds))

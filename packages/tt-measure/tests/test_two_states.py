@@ -22,7 +22,7 @@ def chosen(evaluator, windows, fast_s, slow_s, seconds=2e-4, suffers=0.8, seed=0
             machine.sleep(0.1 + 0.1 * rng.random())  # builds
             run = machine.candidate(seconds * (1.05 if slower else 1.0), suffers)
             assert reference.seconds is not None
-            watched = Windows(run, machine.probe, reference.seconds, reference.scale_s, reference.sensitivity("t"))
+            watched = Windows(run, machine.probe, reference.seconds, reference.sensitivity("t"))
             timing = evaluator.evaluate(watched if windows else run, Bar(), rng)
             if windows:
                 reference.tell("t", watched.seen())

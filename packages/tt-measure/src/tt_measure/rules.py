@@ -36,8 +36,7 @@ class Rules:
     def terms(self, task: Task) -> Terms:
         """The terms for a candidate of the task, now."""
         state = self.reference
-        limits = (self.verify, self.run_s, self.check_s)
-        return Terms(*limits, state.seconds, state.scale_s, state.sensitivity(task.key))
+        return Terms(self.verify, self.run_s, self.check_s, state.seconds, state.sensitivity(task.key))
 
 
 @dataclass(frozen=True)
@@ -67,12 +66,11 @@ class Terms:
         verify: Whether one that beats the incumbent must show right results.
         run_s, check_s: Limits of its evaluation and check, seconds.
         reference_s: The probe's seconds in the machine's reference state; None: it is timed as it comes.
-        scale_s, sensitivity: See `tt_spec.windows.Reference`.
+        sensitivity: See `tt_spec.windows.Reference`.
     """
 
     verify: bool
     run_s: float
     check_s: float
     reference_s: float | None = None
-    scale_s: float | None = None
     sensitivity: float = 1.0

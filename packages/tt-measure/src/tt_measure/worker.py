@@ -170,7 +170,7 @@ class Worker:
         held = {name: c for name in names if (c := self.kept.candidate(handle, name)) is not None}
         runs: list[Callable[[int], float]] = [c.run for c in held.values()]
         if probe is not None and terms.reference_s is not None:
-            runs = [Windows(run, probe, terms.reference_s, terms.scale_s, terms.sensitivity) for run in runs]
+            runs = [Windows(run, probe, terms.reference_s, terms.sensitivity) for run in runs]
         with self.exclusive(), _limited(note, "run", limit_s):
             found = [_retimed(run, *timed) for run, timed in zip(runs, _in_turns(runs), strict=True)]
         return dict(zip(held, found, strict=True))
@@ -230,7 +230,7 @@ class Worker:
         probe = None if terms.reference_s is None else self.probe(self.open[handle])
         windows = None
         if probe is not None and terms.reference_s is not None:
-            windows = Windows(run, probe, terms.reference_s, terms.scale_s, terms.sensitivity)
+            windows = Windows(run, probe, terms.reference_s, terms.sensitivity)
         try:
             timing = _sound(self.evaluator.evaluate(windows or run, bar, np.random.default_rng(seed)))
         except Exception as e:

@@ -22,13 +22,6 @@ apart, and a quiet machine's readings within 5 %."""
 MOST = 3.0
 """A timing is corrected for a slowdown of so much at most: a probe that takes longer was interrupted."""
 
-SURE = 2.0
-"""What is believed of a sensitivity before anything was seen weighs as much as so much covariance of the readings."""
-
-NEAR = 0.1
-"""Log of a slowdown at which a window has half the weight of one in the reference state. Half as much and twice as much
-served as well on recordings of an Intel Xeon whose cores are shared."""
-
 LOOKS = 3
 """Readings after a long window, of which the smallest counts: the pool's threads may have gone to sleep meanwhile, and
 a probe that finds them so, or is interrupted, says nothing of the window."""
@@ -41,13 +34,13 @@ class Seen:
     Args:
         readings: Of the probe, in order, seconds.
         met: Whether any window was in the reference state.
-        swing: How the candidate's seconds, and how the probe's, went with the probe's a window earlier: two
-            covariances of logs, summed over windows, whose ratio is the sensitivity.
+        sensitivity: Log of how much longer the candidate took in another state, over the log of how much longer the
+            probe did; None where it was not timed in both.
     """
 
     readings: tuple[float, ...]
     met: bool
-    swing: tuple[float, float] = (0.0, 0.0)
+    sensitivity: float | None = None
 
 
 class Reference:
@@ -66,8 +59,6 @@ class Reference:
 
     Attributes:
         seconds: The probe's seconds in the reference state; None before the first reading.
-        scale_s: The same of the first reference, in whose seconds all timings are told, so that those before and after
-            a change can be compared.
         changes: How often another state became the reference.
         blind: Whether it is known that nothing tells the machine's state.
     """
@@ -75,42 +66,32 @@ class Reference:
     def __init__(self, least: float = 0.33, gone: float = 0.2, recent: int = 32) -> None:
         self.least, self.gone, self.recent = least, gone, recent
         self.seconds: float | None = None
-        self.scale_s: float | None = None
         self.changes = 0
         self.blind = False
         self._seen: deque[Seen] = deque(maxlen=recent)
-        self._swing: dict[str, tuple[float, float]] = {}
+        self._sensitivity: dict[str, deque[float]] = {}
 
     def look(self, readings: Sequence[float]) -> None:
         """Choose by readings of the probe alone, before any candidate. No readings: there is no probe, ask no more."""
         self.blind = not len(readings)
         if not self.blind:
             self.seconds = self._chosen(readings)
-            self.scale_s = self.scale_s or self.seconds
 
     def tell(self, task_key: str, seen: Seen) -> None:
         """Take down what a candidate of the task met."""
         self._seen.append(seen)
-        for key in (task_key, ""):
-            before = self._swing.get(key, (0.0, 0.0))
-            self._swing[key] = (before[0] + seen.swing[0], before[1] + seen.swing[1])
+        if seen.sensitivity is not None:
+            self._sensitivity.setdefault(task_key, deque(maxlen=2 * self.recent)).append(seen.sensitivity)
         if len(self._seen) == self.recent and sum(s.met for s in self._seen) < self.gone * self.recent:
             self.seconds = self._chosen([r for s in self._seen for r in s.readings])
             self.changes += 1
             self._seen.clear()
 
     def sensitivity(self, task_key: str) -> float:
-        """How much the task's programs suffer with the probe: 1 as much, 0 not at all. From what was seen of the task,
-        beside that of all tasks, beside 1.
-
-        Readings around a window are not its state where states are short, and a regression on them finds too little.
-        So the reading a window earlier is the instrument: how it goes with both is the state's doing alone.
-        """
-        found = 1.0
-        for key in ("", task_key):
-            ours, probes = self._swing.get(key, (0.0, 0.0))
-            found = min(max((ours + SURE * found) / max(probes + SURE, SURE), 0.0), 1.5)
-        return found
+        """How much the task's programs suffer with the probe: 1 as much, 0 not at all. The median of what was seen; of
+        all tasks, or 1, where nothing was seen of this one."""
+        own = self._sensitivity.get(task_key) or [s for seen in self._sensitivity.values() for s in seen]
+        return float(np.median(own)) if own else 1.0
 
     def _chosen(self, readings: Sequence[float]) -> float:
         """The middle of the fastest state that is frequent enough, else of the most frequent."""
@@ -140,15 +121,13 @@ def state(probe: Callable[[], float], seconds: float = 0.1) -> float:
 
 
 class Windows:
-    """`run` of a candidate, cut into short windows, each told by a probe right before and after it.
+    """`run` of a candidate, cut into short windows of which those count that the machine spent in the reference state.
 
-    Given `scale_s`, seconds are told as the machine would take them in that state: a window's are divided by how much
-    longer the probe took around it, `MOST` at most, to the power of `sensitivity`. A timing is the weighted median of
-    its windows, and those in the reference state weigh most (`NEAR`): the further a state is from it, the less the
-    probe knows of what another program suffers. If a reading differs from the reference by more than `SHARE`, the
+    A probe runs right before and after each window. If either differs from the reference by more than `SHARE`, the
     window does not count and is made again, and no window begins before the probe is as ever. That goes on until
-    `most_s` were spent on probes and windows in vain, over all calls; a candidate that met no window that counts by
-    then is judged by the others.
+    `most_s` were spent on probes and windows in vain, over all calls. A candidate that met no window that counts by
+    then is judged by the others: the seconds that it took, divided by `slowdown ** sensitivity`, a
+    slowdown of `MOST` at most.
 
     Windows grow while they count, up to `longest_s`, so that a steady machine spends little on probes, and shrink when
     they do not. Of a longer window, one execution that takes so long, a probe of 0.1 ms says less: it is corrected only
@@ -158,8 +137,7 @@ class Windows:
         run: Executes n times and returns the mean seconds, as in `tt_spec.roles.Candidate`.
         probe: The fixed program's seconds, now.
         reference_s: Those in the state that counts.
-        scale_s: Those in the state in whose seconds timings are told; None tells them as they come.
-        sensitivity: See `Reference.sensitivity`.
+        sensitivity: See `Reference.sensitivity`; 0 corrects nothing. (default: 1)
         most_s: Seconds that may be spent in vain. (default: 0.03)
         longest_s: Of a window, unless one execution takes longer, seconds. (default: 0.004)
 
@@ -174,19 +152,16 @@ class Windows:
         run: Callable[[int], float],
         probe: Callable[[], float],
         reference_s: float,
-        scale_s: float | None = None,
         sensitivity: float = 1.0,
         most_s: float = 0.03,
         longest_s: float = 4e-3,
     ) -> None:
-        self.run, self.probe, self.reference_s = run, probe, reference_s
-        self.scale_s, self.sensitivity = scale_s, sensitivity
+        self.run, self.probe, self.reference_s, self.sensitivity = run, probe, reference_s, sensitivity
         self.most_s, self.longest_s = most_s, longest_s
         self.wasted = 0
         self._readings: list[float] = []
         self._good: list[_Window] = []
         self._rest: list[_Window] = []
-        self._all: list[_Window] = []
         self._vain_s = 0.0
         self._window_s = self.FIRST_S
         self._each_s = math.inf
@@ -203,7 +178,6 @@ class Windows:
             after = min(self._read() for _ in range(LOOKS if self._long(seconds * size) else 1))
             self._each_s = seconds
             window = _Window(seconds, size, before / self.reference_s, after / self.reference_s)
-            self._all.append(window)
             if window.counts:
                 good.append(window)
                 left, before = left - size, after
@@ -218,7 +192,7 @@ class Windows:
         self._good += good
         self._rest += rest
         self.wasted += sum(w.size for w in [*good, *rest]) - n
-        return _middle([self._told(w) for w in [*good, *rest]])
+        return _middle(good) if good else _middle([self._corrected(w) for w in _steadiest(rest)])
 
     def noise(self) -> Noise:
         """The machine's state while the candidate was timed."""
@@ -228,29 +202,22 @@ class Windows:
 
     def seen(self) -> Seen:
         """The states that were met."""
-        return Seen(tuple(self._readings), bool(self._good), self._swing())
+        return Seen(tuple(self._readings), bool(self._good), self._suffered())
 
-    def _swing(self) -> tuple[float, float]:
-        short = [w for w in self._all if not self._long(w.seconds * w.size)]
-        if len(short) < 4:
-            return 0.0, 0.0
-        seconds, around, before = np.log([(w.seconds, w.slowdown, w.before) for w in short]).T
-        bound = math.log(MOST)  # of what was interrupted
-        seconds = np.clip(seconds - np.median(seconds), -bound, bound)[1:]
-        around, before = np.clip(around, -bound, bound)[1:], np.clip(before, -bound, bound)[:-1]
-        before -= before.mean()
-        return float(before @ (seconds - seconds.mean())), float(before @ (around - around.mean()))
+    def _suffered(self) -> float | None:
+        apart = 2 * math.log1p(SHARE)
+        short = [w for w in self._rest if not self._long(w.seconds * w.size)]  # a longer one may hold both states
+        other = [w for w in short if w.steady and abs(math.log(w.slowdown)) > apart]
+        if not other or not self._good:
+            return None
+        ours = math.log(_middle(other) / _middle(self._good))
+        return min(max(ours / math.log(float(np.median([w.slowdown for w in other]))), 0.0), 1.5)
 
     def _long(self, seconds: float) -> bool:
         return seconds > self.longest_s
 
-    def _told(self, w: _Window) -> tuple[float, float]:
-        """A window's seconds, in the state of `scale_s` if that is given, and its weight."""
-        weight = w.size / (1 + (math.log(w.slowdown) / NEAR) ** 2)
-        if self.scale_s is None:
-            return w.seconds, weight
-        suffered = 1.0 if self._long(w.seconds * w.size) and not w.steady else min(w.slowdown, MOST)
-        return w.seconds / (suffered * self.reference_s / self.scale_s) ** self.sensitivity, weight
+    def _corrected(self, w: _Window) -> _Window:
+        return w if self._long(w.seconds * w.size) and not w.steady else w.corrected(self.sensitivity)
 
     def _settled(self, reading: float) -> float:
         """This reading or a later one, of the reference state unless waiting for it took too long."""
@@ -285,17 +252,24 @@ class _Window:
     def slowdown(self) -> float:
         return math.sqrt(self.before * self.after)
 
+    def corrected(self, sensitivity: float) -> _Window:
+        return _Window(self.seconds / min(self.slowdown, MOST) ** sensitivity, self.size, 1.0, 1.0)
 
-def _middle(told: list[tuple[float, float]]) -> float:
-    """The weighted median of seconds; of two, their mean. A window that was disturbed between its probes does not move
-    it."""
-    told = sorted(told)
-    whole = sum(weight for _, weight in told)
-    if len(told) < 3:
-        return sum(seconds * weight for seconds, weight in told) / whole
-    done = 0.0
-    for seconds, weight in told:
-        done += weight
+
+def _steadiest(windows: list[_Window]) -> list[_Window]:
+    """Those within which the machine kept its state, or all."""
+    return [w for w in windows if w.steady] or windows
+
+
+def _middle(windows: list[_Window]) -> float:
+    """The weighted median; of two, their mean. A window that was disturbed between its probes does not move it."""
+    windows = sorted(windows, key=lambda w: w.seconds)
+    whole = sum(w.size for w in windows)
+    if len(windows) < 3:
+        return sum(w.seconds * w.size for w in windows) / whole
+    done = 0
+    for w in windows:
+        done += w.size
         if 2 * done >= whole:
-            return seconds
-    return told[-1][0]
+            return w.seconds
+    return windows[-1].seconds

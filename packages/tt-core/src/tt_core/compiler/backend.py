@@ -202,7 +202,7 @@ class TvmBackend:
         if time.monotonic() - at > STATE_S:
             state_s = state(tell)
             self._state = time.monotonic(), state_s
-        return [Windows(run, tell, state_s, state_s, most_s=seconds) for run in runs]
+        return [Windows(run, tell, state_s, most_s=seconds) for run in runs]
 
     def check(self, task: Task, row: np.ndarray) -> str | None:
         """The fault in a row's outputs, or None."""

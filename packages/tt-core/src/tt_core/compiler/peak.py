@@ -21,9 +21,6 @@ CHAINS = 12
 PROBE_STEPS = 20_000
 """Of `probe`: 60 to 120 us on the CPUs of today."""
 
-PROBE_BYTES = 128 << 10
-"""What `probe` reads again and again: more than a core's first cache, less than its second."""
-
 
 def peak_flops(target: Target, steps: int = 200_000, repeats: int = 500) -> float:
     """FLOP/s of independent float32 multiply-adds on registers, all of the target's cores; the best of `repeats`.
@@ -39,54 +36,12 @@ def peak_flops(target: Target, steps: int = 200_000, repeats: int = 500) -> floa
 def probe(target: str) -> Callable[[], float]:
     """A program of about 0.1 ms that always does the same on all of a target's cores: seconds of one run.
 
-    A small matrix product: each step loads two vectors of `PROBE_BYTES` and multiplies them with six numbers, so it
-    meets what a tensor program meets: the units, the ports to memory and two levels of cache. A program on registers
-    alone hardly sees who works on the other half of its core. Raises what TVM raises for a target that is no CPU's.
+    It touches no memory, so whatever slows it (another thread on the same core, a lower clock, a core taken away) is
+    the machine's doing. Raises what TVM raises for a target that is no CPU's.
     """
     import tvm
 
-    return _products(tvm.target.Target(json.loads(target)))
-
-
-def _products(target: Target) -> Callable[[], float]:
-    """`probe`'s program, which times itself."""
-    import tvm
-    from tvm import te
-    from tvm.s_tir import Schedule
-
-    from tt_core.compiler.target import threads_of
-
-    lanes, tasks = tvm.target.codegen.llvm_get_vector_width(target) // 32, threads_of(target)
-    vectors, numbers = 2, CHAINS // 2
-    rows = PROBE_BYTES // (vectors * lanes * 4)
-    x, w = te.placeholder((rows, numbers), name="x"), te.placeholder((rows, vectors, lanes), name="w")
-    r, k = te.reduce_axis((0, PROBE_STEPS // rows), "r"), te.reduce_axis((0, rows), "k")
-    shape = (tasks, numbers, vectors, lanes)
-    out = te.compute(shape, lambda t, n, u, v: te.sum(x[k, n] * w[k, u, v], axis=[r, k]), name="product")
-    s = Schedule(te.create_prim_func([x, w, out]).with_attr("tirx.noalias", True))
-    block = s.get_sblock("product")
-    local = s.cache_write(block, 0, "local")
-    t, n, u, v, again, step = s.get_loops(block)
-    s.reorder(t, again, step, n, u, v)
-    s.parallel(t)
-    s.unroll(n)
-    s.unroll(u)
-    s.vectorize(v)
-    s.reverse_compute_at(local, t)
-    *_, n2, u2, v2 = s.get_loops(local)
-    s.unroll(n2)
-    s.unroll(u2)
-    s.vectorize(v2)
-    s.decompose_reduction(block, again)
-    main = tvm.tirx.build(s.mod, target=target)["main"]
-    args = [tvm.runtime.tensor(np.full([int(d) for d in p.shape], 1e-3, "float32")) for p in s.mod["main"].params]
-
-    def once() -> float:
-        start = time.perf_counter()
-        main(*args)
-        return time.perf_counter() - start
-
-    return once
+    return _multiply_adds(tvm.target.Target(json.loads(target)), PROBE_STEPS)[0]
 
 
 def _multiply_adds(target: Target, steps: int) -> tuple[Callable[[], float], float]:

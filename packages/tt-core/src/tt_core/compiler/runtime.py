@@ -130,8 +130,10 @@ class Runner:
             return (time.perf_counter() - start) / n
 
         tell = self.probe()
+        windows = (
+            None if tell is None else Windows(once, tell, state_s or state(tell), sensitivity=0.0, most_s=seconds / 2)
+        )
         found: list[float] = []
-        windows = None if tell is None else Windows(once, tell, state_s or state(tell), most_s=seconds / 2)
         end = time.perf_counter() + seconds
         while len(found) < least or time.perf_counter() < end:
             found.append((windows or once)(1))

@@ -141,7 +141,6 @@ def _states() -> JsonObject:
         found = []
         for _ in range(STATES_WINDOWS):
             what()
-            tell()  # wakes the pool's threads
             found.append(tell())
         return found
 
