@@ -440,13 +440,16 @@ def test_a_lucky_leader_loses_its_place():
         p.correct(replace(results[0], config=(0, 0, 0, 0), seconds=(1.3,)))
 
 
-def test_later_timings_of_a_row_are_one_without_the_first():
+def test_two_later_timings_of_a_row_are_one_without_the_first():
     p = pipeline(wide_task())
     first, other = told(p, [1.0, 1.04])
     again = p.joined(Trial(first.config, (1.3, 1.2, 1.4), 9))
     assert again.seconds == (1.3, 1.2, 1.4) and again.runs == 9
     third = p.joined(Trial(first.config, (1.1, 1.0, 1.5), 9))
     assert third.seconds == (1.3, 1.2, 1.4, 1.1, 1.0, 1.5) and third.latency_s == pytest.approx(1.25)
+    assert third.runs == 18
+    fourth = p.joined(Trial(first.config, (1.6, 1.7, 1.8), 9))
+    assert fourth.seconds == (1.1, 1.0, 1.5, 1.6, 1.7, 1.8) and fourth.runs == 18, "bounded, and of lately"
     assert p.joined(Trial(other.config, (1.0,), 1)).seconds == (1.0,)
 
 
