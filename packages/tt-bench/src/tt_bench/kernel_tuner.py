@@ -11,7 +11,7 @@ from tt_spec.errors import FormatError
 from tt_spec.exchange import Item, LeftOut, check
 
 from tt_bench.foreign import Kernel, Parameters, date, seconds_of
-from tt_bench.streamed import Member, members
+from tt_bench.streamed import Member, fault, members
 
 __all__ = ["KernelTunerFormat"]
 
@@ -49,7 +49,7 @@ class KernelTunerFormat:
                 try:
                     yield where, _item(kernel, entry.value)
                 except _MISTAKES as e:
-                    raise FormatError(f"{path}, {where}: {' '.join(str(e).split())[:200]}") from e
+                    raise FormatError(f"{path}, {where}: {fault(e)}") from e
 
 
 def _kernel(path: Path) -> Kernel:
@@ -65,13 +65,13 @@ def _kernel(path: Path) -> Kernel:
                 parameters = _parameters(head)
             parameters.see(_configuration(head, member))
         except _MISTAKES as e:
-            raise FormatError(f"{path}, line {member.line}: {' '.join(str(e).split())[:200]}") from e
+            raise FormatError(f"{path}, line {member.line}: {fault(e)}") from e
     try:
         values = (parameters or _parameters(head)).values()
         found = Kernel("kernel-tuner", head["kernel_name"], head.get("problem_size"), head["device_name"], values)
         check(found.task)
     except _MISTAKES as e:
-        raise FormatError(f"{path}: {' '.join(str(e).split())[:200]}") from e
+        raise FormatError(f"{path}: {fault(e)}") from e
     return found
 
 

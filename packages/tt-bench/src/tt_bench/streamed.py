@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, NamedTuple
 from tt_spec.errors import FormatError
 from tt_spec.exchange import LINE, opened
 
-__all__ = ["Member", "members"]
+__all__ = ["Member", "fault", "members"]
 
 _CHUNK = 1 << 16
 
@@ -39,6 +39,13 @@ class Member(NamedTuple):
     line: int
 
 
+def fault(e: Exception) -> str:
+    """What is wrong with a value, in a line of 200 characters."""
+    if isinstance(e, RecursionError):
+        return "nested too deeply"
+    return f"{e.args[0]!r} is missing" if isinstance(e, KeyError) else " ".join(str(e).split())[:200]
+
+
 def members(path: Path, apart: frozenset[str], unclosed: bool = False) -> Iterator[Member]:
     """The members of the object that a file holds, those named in `apart` element by element.
 
@@ -57,10 +64,8 @@ def members(path: Path, apart: frozenset[str], unclosed: bool = False) -> Iterat
                 yield from _members(text, apart, unclosed)
             if text.peek():
                 raise ValueError("the file goes on after the end of its object")
-        except RecursionError as e:
-            raise FormatError(f"{path}, line {text.line}: nested too deeply") from e
-        except ValueError as e:
-            raise FormatError(f"{path}, line {text.line}: {' '.join(str(e).split())[:200]}") from e
+        except (RecursionError, ValueError) as e:
+            raise FormatError(f"{path}, line {text.line}: {fault(e)}") from e
 
 
 def _members(text: _Text, apart: frozenset[str], unclosed: bool) -> Iterator[Member]:

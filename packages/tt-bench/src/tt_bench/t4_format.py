@@ -17,7 +17,7 @@ from tt_bench import t4
 from tt_bench.errors import BenchError
 from tt_bench.files import FORMAT
 from tt_bench.foreign import Kernel, Parameters, date, seconds_of
-from tt_bench.streamed import Member, members
+from tt_bench.streamed import Member, fault, members
 
 __all__ = ["T4Format"]
 
@@ -85,8 +85,7 @@ class T4Format:
             try:
                 item = head.item(member)
             except _MISTAKES as e:
-                text = "nested too deeply" if isinstance(e, RecursionError) else " ".join(str(e).split())[:200]
-                raise FormatError(f"{path}, {where}: {text}") from e
+                raise FormatError(f"{path}, {where}: {fault(e)}") from e
             if item is not None:
                 found += member.name == "results"
                 yield where, item
@@ -131,13 +130,13 @@ class _Head:
                 try:
                     parameters.see(_result(member)["configuration"])
                 except _MISTAKES as e:
-                    raise FormatError(f"{path}, line {member.line}, result {member.element}: {_short(e)}") from e
+                    raise FormatError(f"{path}, line {member.line}, result {member.element}: {fault(e)}") from e
         try:
             return cls._made(about, parameters, path)
         except BenchError as e:
             raise FormatError(str(e)) from e
         except _MISTAKES as e:
-            raise FormatError(f"{path}: {_short(e)}") from e
+            raise FormatError(f"{path}: {fault(e)}") from e
 
     @classmethod
     def _made(cls, about: dict[str, Any], parameters: Parameters, path: Path) -> _Head:
@@ -190,10 +189,6 @@ def _own(about: dict[str, Any]) -> dict[str, Any] | None:
     metadata = about.get("metadata")
     own = metadata.get("tt") if isinstance(metadata, dict) else None
     return own if isinstance(own, dict) else None
-
-
-def _short(e: Exception) -> str:
-    return f"{e.args[0]!r} is missing" if isinstance(e, KeyError) else " ".join(str(e).split())[:200]
 
 
 def _result(member: Member) -> dict[str, Any]:

@@ -106,8 +106,8 @@ class Judging:
             return False
         found = wire.JudgeOut(done=True, agent=agent, versions=versions)
         if failed is not None:
-            found.failed = wire.FailedWire(error="run", why=failed["why"])
-            found.failed.error = "run-timeout" if failed["error"] == "run-timeout" else "run"
+            late = failed["error"] == "run-timeout"
+            found.failed = wire.FailedWire(error="run-timeout" if late else "run", why=failed["why"])
         elif call.kind == "race":
             found.race = value
         else:
