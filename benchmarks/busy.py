@@ -185,7 +185,7 @@ def raced(paths: Sequence[str]) -> list[float]:
     runners = {p: Runner(p) for p in paths}
     inputs = {p: r.random_inputs() for p, r in runners.items()}
     timed = {p: lambda r=r, p=p: block(lambda: r(inputs[p]), SECONDS, warm=2) for p, r in runners.items()}
-    found = in_turns(timed, ROUNDS, skip=1)
+    found = in_turns(timed, ROUNDS, skip=1, settle_s=0)
     return [float(np.median(found[p])) for p in paths]
 
 

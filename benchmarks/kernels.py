@@ -26,7 +26,6 @@ from tt_bench.stats import geometric_mean
 from tt_bench.turns import block, in_turns
 
 ROUNDS, BLOCK_S, WARM = 9, 0.03, 3
-SETTLE_S = 0.05  # until the threads of the one before no longer spin
 
 
 def main() -> None:
@@ -149,7 +148,7 @@ def _serve(pipe: Connection, threads: int) -> None:
 
 
 def _block(call: Callable[[], object]) -> float:
-    return block(call, BLOCK_S, warm=WARM, settle_s=SETTLE_S)
+    return block(call, BLOCK_S, warm=WARM)
 
 
 def _onednn(op: str, name: str, shapes_text: str) -> tuple[Callable[[], object], Callable[[], object]] | None:

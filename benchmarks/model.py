@@ -165,6 +165,7 @@ def _race(ours: Path, peer: Path, rounds: int = 60) -> tuple[float, float]:
         {"tt": lambda: block(lambda: mains[0](*inputs)), "peer": lambda: block(lambda: mains[1](*inputs))},
         rounds,
         skip=5,
+        settle_s=0,
     )
     return float(np.median(found["tt"])), float(np.median(found["peer"]))
 

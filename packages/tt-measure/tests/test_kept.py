@@ -57,3 +57,14 @@ def test_a_task_that_shrinks_to_its_leader_frees_the_others():
     k.offer("b", Program(9, "other", 1.0, True), 1.0)
     assert kept(k) == {1}
     assert sorted(p.name for p in k._dropped) == [0, 2] and k.candidate("a", 1) == "p1"
+
+
+def test_the_anchor_is_the_fastest_that_was_timed_in_the_same_state():
+    k = Kept()
+    k.offer("a", Program(0, "p", 1.0, True, reference_s=2e-5), 9.0)
+    k.offer("a", Program(1, "q", 1.2, True, reference_s=1e-5), 9.0)
+    k.offer("a", Program(2, "r", 1.1, True, reference_s=1e-5), 9.0)
+    k.offer("a", Program(3, "s", 0.9, False, reference_s=1e-5), 9.0)
+    anchor = k.anchor("a", 1e-5)
+    assert anchor is not None and anchor.name == 2
+    assert k.anchor("a", 3e-5) is None and k.anchor("b", 1e-5) is None

@@ -250,6 +250,14 @@ def test_workers_environment_session_and_threads(pool):
     assert pool.threads() == 1
 
 
+@pytest.mark.parametrize("said, count", [(None, "1000"), ("7", "7")])
+def test_idle_threads_of_a_worker_sleep_soon_unless_the_user_says_otherwise(tmp_path, monkeypatch, said, count):
+    name = "TVM_THREAD_POOL_SPIN_COUNT"
+    monkeypatch.delenv(name) if said is None else monkeypatch.setenv(name, said)
+    with make(tmp_path) as pool:
+        assert pool.call("environment", None)[name] == count
+
+
 def test_the_backend_may_say_how_many_threads(tmp_path):
     with make(tmp_path, "Threaded") as pool:
         assert pool.threads() == 17

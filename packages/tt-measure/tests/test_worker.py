@@ -132,6 +132,65 @@ def test_programs_that_are_held_are_timed_again_beside_the_probe():
         assert (seen is not None) == windows == (timing.noise is not None)
 
 
+class Slow(Programs):
+    """A machine that stays in a state in which the probe takes twice as long, and programs 2.5 times."""
+
+    def __init__(self, slow: bool = True) -> None:
+        super().__init__(1e-3 * (2.5 if slow else 1.0))
+        self.slow, self.runs = slow, 0
+
+    def run(self, n):
+        self.runs += n
+        return self.seconds
+
+    def gauge(self, task):
+        return 1e-4 * (2.0 if self.slow else 1.0)
+
+
+def timed_beside(anchor, slow=True, reference=1e-4, before=None):
+    w = before or Worker(Told())  # type: ignore[arg-type]
+    w.backend, w.evaluator, w.open_s = Slow(slow), Fixed(), 60.0
+    w.tasks["h"] = pickle.dumps(TASK)
+    w.held[1] = w.backend
+    if before is None:
+        w.kept.offer("h", Program(7, anchor, 2e-3, True, reference), math.inf)
+    note = lambda stage, seconds: None  # noqa: E731
+    w.opened("h", note)
+    return w, w.do_time(1, note, "h", 1, Bar(), [0], Terms(False, 9.0, 9.0, 1e-4, 1.0, 0.0))
+
+
+def test_in_another_state_a_known_program_tells_how_much_programs_suffer():
+    anchor = Slow()
+    anchor.seconds = 5e-3  # 2 ms in the state that counts
+    w, verdict = timed_beside(anchor)
+    assert float(np.median(verdict.timing.seconds)) == pytest.approx(1e-3)
+    assert verdict.seen is not None and not verdict.seen.met
+    assert verdict.seen.sensitivity == pytest.approx(math.log(2.5) / math.log(2))
+    runs = anchor.runs
+    _, verdict = timed_beside(anchor, before=w)
+    assert float(np.median(verdict.timing.seconds)) == pytest.approx(1e-3)
+    assert anchor.runs == runs, "it was asked a moment ago"
+
+
+def test_without_a_known_program_of_that_state_what_others_suffered_counts():
+    anchor = Slow()
+    _, verdict = timed_beside(anchor, reference=3e-4)
+    assert float(np.median(verdict.timing.seconds)) == pytest.approx(2.5e-3 / 2)
+    assert anchor.runs == 0
+
+
+def test_a_known_program_that_fails_now_tells_nothing():
+    _, verdict = timed_beside(None)
+    assert float(np.median(verdict.timing.seconds)) == pytest.approx(2.5e-3 / 2)
+
+
+def test_in_the_state_that_counts_nobody_asks_a_known_program():
+    anchor = Slow(slow=False)
+    _, verdict = timed_beside(anchor, slow=False)
+    assert float(np.median(verdict.timing.seconds)) == pytest.approx(1e-3) and anchor.runs == 0
+    assert verdict.seen is not None and verdict.seen.met and verdict.seen.sensitivity is None
+
+
 def test_a_worker_dies_with_its_parent(monkeypatch):
     tied = []
     monkeypatch.setattr(

@@ -138,7 +138,7 @@ class Backend:
         return Statements(values, np.concatenate([[0], np.cumsum(counts)]), np.zeros((good.sum(), 10))), good
 
     def environment(self) -> dict[str, object]:
-        names = ("TVM_NUM_THREADS", "OMP_NUM_THREADS")
+        names = ("TVM_NUM_THREADS", "OMP_NUM_THREADS", "TVM_THREAD_POOL_SPIN_COUNT")
         return {**{n: os.environ.get(n) for n in names}, "pid": os.getpid(), "sid": os.getsid(0)}
 
     def count(self, task: Task, n: int) -> int:

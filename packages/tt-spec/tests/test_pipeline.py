@@ -463,4 +463,8 @@ def test_rows_that_met_no_state_that_counts_get_a_second_look_where_they_may_be_
     slow = told(p, [1.4, 1.3, 1.2, 1.9], Noise(3, 0, 1.8, 0.03))
     assert configs(p.doubtful(slow)) == {slow[2].config, slow[1].config}
     steady = told(p, [1.4, 1.3], Noise(3, 5, 1.02, 0.03))
-    assert not len(p.doubtful(steady))
+    assert configs(p.doubtful(steady)) == {slow[2].config, slow[1].config}, "the state may have changed meanwhile"
+    p.correct(replace(slow[2], noise=Noise(3, 0, 1.01, 0.0)))
+    assert configs(p.doubtful([])) == {slow[1].config, slow[0].config}, "what is known now makes room"
+    while len(p.doubtful([])):
+        pass

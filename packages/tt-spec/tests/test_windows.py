@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tt_spec import Reference, Seen, Windows
 from tt_spec.testing.machine import TwoStates
-from tt_spec.windows import MOST
+from tt_spec.windows import MOST, SUFFERS, suffered
 
 STEADY = (1e9, 1e-9)
 
@@ -137,7 +137,7 @@ def test_without_readings_it_is_known_that_nothing_tells():
 
 
 def test_a_reference_that_no_candidate_meets_any_more_is_given_up():
-    ref = Reference(recent=10)
+    ref = Reference(early=(), recent=10)
     ref.look([1.0] * 100)
     for _ in range(9):
         ref.tell("a", Seen((2.0,) * 20, False))
@@ -147,6 +147,47 @@ def test_a_reference_that_no_candidate_meets_any_more_is_given_up():
     for _ in range(30):
         ref.tell("a", Seen((2.0,) * 20, True))
     assert ref.changes == 1
+
+
+def test_a_state_that_only_the_first_look_met_is_corrected_early():
+    ref = Reference(early=(3, 8))
+    ref.look([2.0] * 100)
+    for i in range(8):
+        assert ref.seconds == pytest.approx(2.0), i
+        ref.tell("a", Seen((1.0, 2.0, 2.0, 2.0), False))  # while it waited the state changed: that has no vote
+    assert ref.seconds == pytest.approx(1.0) and ref.changes == 1
+    for _ in range(100):  # a long slow state is no reason to change again
+        ref.tell("a", Seen((2.0,), False))
+    assert ref.seconds == pytest.approx(1.0) and ref.changes == 1
+
+
+def test_nobody_waits_long_for_a_state_that_stays_away():
+    ref = Reference()
+    ref.look([1.0] * 100)
+    for _ in range(2):
+        ref.tell("a", Seen((2.0,), False))
+    assert ref.wait_s() == Reference.WAIT_S
+    ref.tell("a", Seen((2.0,), False))
+    assert ref.wait_s() == Reference.SHORT_S < Reference.WAIT_S
+    ref.tell("a", Seen((1.0,), True))
+    assert ref.wait_s() == Reference.WAIT_S
+
+
+@pytest.mark.parametrize("suffers", [0.3, 1.0, 1.4])
+@pytest.mark.parametrize("each_s", [2e-5, 2e-3, 2e-2])
+def test_a_known_program_tells_how_much_a_state_costs(suffers, each_s):
+    m = machine(1e-9, 1e9, factor=1.9, jitter=0.0)
+    found = suffered(m.candidate(each_s, suffers), each_s, m.probe, TwoStates.PROBE_S)
+    assert found == pytest.approx(suffers)
+    steady = machine(1e9, 1e-9, jitter=0.0)
+    assert suffered(steady.candidate(each_s), each_s, steady.probe, TwoStates.PROBE_S) is None
+
+
+def test_what_a_known_program_tells_is_bounded():
+    readings = iter([2.0] * 4)
+    assert suffered(lambda n: 0.2, 0.01, lambda: next(readings), 1.0) == SUFFERS
+    readings = iter([2.0] * 4)
+    assert suffered(lambda n: 0.005, 0.01, lambda: next(readings), 1.0) == 0.0
 
 
 def test_sensitivity_is_the_tasks_own_then_all_tasks_then_one():

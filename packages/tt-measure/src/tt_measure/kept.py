@@ -18,12 +18,14 @@ class Program:
         candidate: The program.
         seconds: Its timing.
         met: Whether that counts: it met the machine in the state that does.
+        reference_s: The probe's seconds in that state, where a probe tells.
     """
 
     name: int
     candidate: Any
     seconds: float
     met: bool
+    reference_s: float | None = None
 
 
 class Kept:
@@ -69,6 +71,11 @@ class Kept:
     def candidate(self, task: str, name: int) -> Any:
         """The task's program of that name, or None if it is held no more."""
         return next((p.candidate for p in self._programs.get(task, ()) if p.name == name), None)
+
+    def anchor(self, task: str, reference_s: float) -> Program | None:
+        """The task's fastest program that was timed in this state."""
+        known = [p for p in self._programs.get(task, ()) if p.met and p.reference_s == reference_s]
+        return min(known, key=lambda p: p.seconds, default=None)
 
     def drop(self) -> None:
         """Free what fell out. Call it at a moment when nobody else can be blamed for a crash."""

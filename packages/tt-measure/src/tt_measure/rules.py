@@ -36,7 +36,8 @@ class Rules:
     def terms(self, task: Task) -> Terms:
         """The terms for a candidate of the task, now."""
         state = self.reference
-        return Terms(self.verify, self.run_s, self.check_s, state.seconds, state.sensitivity(task.key))
+        limits = self.verify, self.run_s, self.check_s
+        return Terms(*limits, state.seconds, state.sensitivity(task.key), state.wait_s())
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Terms:
         verify: Whether one that beats the incumbent must show right results.
         run_s, check_s: Limits of its evaluation and check, seconds.
         reference_s: The probe's seconds in the machine's reference state; None: it is timed as it comes.
-        sensitivity: See `tt_spec.windows.Reference`.
+        sensitivity, wait_s: See `tt_spec.windows.Reference`.
     """
 
     verify: bool
@@ -74,3 +75,4 @@ class Terms:
     check_s: float
     reference_s: float | None = None
     sensitivity: float = 1.0
+    wait_s: float = 0.03

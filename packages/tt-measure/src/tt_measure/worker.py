@@ -20,7 +20,7 @@ import numpy as np
 from tt_spec.errors import summary
 from tt_spec.roles import Gauges, Realised
 from tt_spec.types import Bar, Statements, Task, Timing
-from tt_spec.windows import Seen, Windows
+from tt_spec.windows import Seen, Windows, away, suffered
 
 from tt_measure import family
 from tt_measure.kept import Kept, Program
@@ -68,6 +68,7 @@ class Worker:
         self.held: dict[int, Any] = {}
         self.spent: Any = None
         self.kept = Kept()
+        self.suffering: dict[str, tuple[float, float, float | None]] = {}
         self.lock: TimingLock | None = None
         self.job, self.open_s = 0, 0.0
 
@@ -159,7 +160,8 @@ class Worker:
                     wrong = self.spent.check()
         if wrong is None:
             median_s, met = float(np.median(timing.seconds)), seen is None or seen.met
-            self.kept.offer(handle, Program(token, self.spent, median_s, met), bar.incumbent_s)
+            program = Program(token, self.spent, median_s, met, terms.reference_s)
+            self.kept.offer(handle, program, bar.incumbent_s)
         return Verdict(timing, run_s, wrong, seen, self.kept.names(handle))
 
     def do_retime(
@@ -170,7 +172,7 @@ class Worker:
         held = {name: c for name in names if (c := self.kept.candidate(handle, name)) is not None}
         runs: list[Callable[[int], float]] = [c.run for c in held.values()]
         if probe is not None and terms.reference_s is not None:
-            runs = [Windows(run, probe, terms.reference_s, terms.sensitivity) for run in runs]
+            runs = [Windows(run, probe, terms.reference_s, terms.sensitivity, terms.wait_s) for run in runs]
         with self.exclusive(), _limited(note, "run", limit_s):
             found = [_retimed(run, *timed) for run, timed in zip(runs, _in_turns(runs), strict=True)]
         return dict(zip(held, found, strict=True))
@@ -228,9 +230,11 @@ class Worker:
                 raise
 
         probe = None if terms.reference_s is None else self.probe(self.open[handle])
-        windows = None
+        windows, suffers = None, None
         if probe is not None and terms.reference_s is not None:
-            windows = Windows(run, probe, terms.reference_s, terms.sensitivity)
+            suffers = self.suffers(handle, probe, terms.reference_s)
+            sensitivity = terms.sensitivity if suffers is None else suffers
+            windows = Windows(run, probe, terms.reference_s, sensitivity, terms.wait_s)
         try:
             timing = _sound(self.evaluator.evaluate(windows or run, bar, np.random.default_rng(seed)))
         except Exception as e:
@@ -239,7 +243,26 @@ class Worker:
             raise Undecided(summary(e)) from e
         if windows is None:
             return timing, None
-        return replace(timing, runs=timing.runs + windows.wasted, noise=windows.noise()), windows.seen()
+        seen = windows.seen()
+        if seen.sensitivity is None:
+            seen = replace(seen, sensitivity=suffers)
+        return replace(timing, runs=timing.runs + windows.wasted, noise=windows.noise()), seen
+
+    def suffers(self, handle: str, probe: Callable[[], float], reference_s: float) -> float | None:
+        """How much the task's programs suffer now, by the fastest one that was timed in the reference state; None in
+        that state, and where there is no such program."""
+        reading = min(probe(), probe())
+        if not away(reading, reference_s):
+            return None
+        at, then, found = self.suffering.get(handle, (-math.inf, math.inf, None))
+        if time.monotonic() - at < LASTS_S and not away(reading, then):
+            return found
+        anchor = self.kept.anchor(handle, reference_s)
+        if anchor is not None:
+            with contextlib.suppress(Exception):  # it was timed and checked before: if it fails now, it tells nothing
+                found = suffered(anchor.candidate.run, anchor.seconds, probe, reference_s)
+                self.suffering[handle] = time.monotonic(), reading, found
+        return found if anchor is not None else None
 
     @contextlib.contextmanager
     def patience(self, holder: Callable[[], str]) -> Iterator[None]:
@@ -283,6 +306,9 @@ class Worker:
             self.open[handle] = task
         return self.open[handle]
 
+
+LASTS_S = 2.0
+"""How long it is believed how much a task's programs suffer from a state, while that lasts."""
 
 ROUNDS, ROUND_S = 5, 3e-3
 """Of timing again: turns, and how long a program's turn lasts at least."""

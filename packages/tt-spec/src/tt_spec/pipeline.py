@@ -40,7 +40,7 @@ from tt_spec.types import (
     concat_statements,
     labels,
 )
-from tt_spec.windows import SHARE
+from tt_spec.windows import away
 
 __all__ = ["Pipeline", "ProgramSource"]
 
@@ -128,6 +128,7 @@ class Pipeline:
         self._fitted_at = -1
         self._looks: Counter[bytes] = Counter()
         self._later: dict[bytes, Trial] = {}
+        self._unsure: dict[bytes, np.ndarray] = {}
         self._why: dict[bytes, str] = {}
         self._refused: set[bytes] = set()
         self._features: OrderedDict[bytes, Statements | None] = OrderedDict()
@@ -198,16 +199,23 @@ class Pipeline:
 
         The leader and those within `CLOSE` of it, at most `CONTENDERS`, as long as one of them was timed fewer than
         `LOOKS` times: the fastest of many timings is the luckiest; of fewer than `MANY` it may be the fastest. And up
-        to `UNLUCKY` rows of the batch that met the machine in no state that counts, and may be nearly as good as the
-        leader.
+        to `UNLUCKY` rows, of this batch or an earlier one, that met the machine in no state that counts, and may be
+        nearly as good as the leader.
         """
         best_s = self.best_s
         top = [row for row, s in self.top(self.CONTENDERS) if s <= self.CLOSE * best_s]
         if len(self._told) < self.MANY or all(self._looks[token(row)] >= self.LOOKS - 1 for row in top):
             top = []
-        away = [m for m in results if m.error is None and m.noise is not None and abs(m.noise.slowdown - 1) > SHARE]
-        away = sorted((m for m in away if m.latency_s <= self.UNLUCKY_S * best_s), key=lambda m: m.latency_s)
-        rows = {token(row): row for row in [*top, *(self._row(m) for m in away[: self.UNLUCKY])]}
+        for m in results:
+            if m.error is None and m.noise is not None and away(m.noise.slowdown, 1.0):
+                self._unsure[token(m.config)] = self._row(m)
+        seconds = {name: float(self._told.seconds[self._told.at[name]]) for name in self._unsure}
+        near = sorted((n for n, s in seconds.items() if s <= self.UNLUCKY_S * best_s), key=seconds.__getitem__)
+        near = near[: self.UNLUCKY]
+        rows = {token(row): row for row in [*top, *(self._unsure[name] for name in near)]}
+        for name in near:
+            if self._looks[name] >= self.LOOKS - 1:
+                del self._unsure[name]
         self._looks.update(list(rows))
         return np.stack(list(rows.values())) if rows else np.empty((0, len(self.space.knobs)), dtype=np.int64)
 
@@ -227,6 +235,8 @@ class Pipeline:
         if (i := self._told.at.get(name)) is None or m.error is not None:
             raise ValueError(f"row {list(m.config)} has no valid result that could be corrected")
         self._told.change(i, m.latency_s, self._told.errors[i], m.seconds)
+        if m.noise is None or not away(m.noise.slowdown, 1.0):
+            self._unsure.pop(name, None)
 
     # -- ask and tell -------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from tt_spec.types import Noise
 
-__all__ = ["SHARE", "Reference", "Seen", "Windows", "state"]
+__all__ = ["SHARE", "Reference", "Seen", "Windows", "away", "state", "suffered"]
 
 SHARE = 0.15
 """Readings of the probe that differ by no more are of one state: the states of shared cores lie a factor of 1.3 to 2
@@ -21,6 +21,12 @@ apart, and a quiet machine's readings within 5 %."""
 
 MOST = 3.0
 """A timing is corrected for a slowdown of so much at most: a probe that takes longer was interrupted."""
+
+SUFFERS = 1.5
+"""Largest sensitivity that is believed."""
+
+ANCHOR_S, ANCHOR_ROUNDS = 1.5e-3, 3
+"""How long a known program is timed in another state, at least, and how often unless once takes far longer."""
 
 LOOKS = 3
 """Readings after a long window, of which the smallest counts: the pool's threads may have gone to sleep meanwhile, and
@@ -47,15 +53,20 @@ class Reference:
     """The state of the machine in which timings count, told by the seconds of a fixed program, the probe.
 
     Shared machines have states of speed that no load and no stolen time shows: a stranger on the other half of a core,
-    two threads that the host put on one core, a lower clock. A probe of 0.1 ms shows them. Timings are comparable
-    within one state, so one is the reference: the fastest that makes up at least `least` of the readings, or the most
-    frequent. One that is faster and rare is left out like one that is slower, since hardly any candidate would meet
-    it. Where fewer than `gone` of the last `recent` candidates met the reference, another one is chosen.
+    two threads that the host put on one core, or on two that share no cache, a lower clock. A probe of 0.1 ms shows
+    them. Timings are comparable within one state, so one is the reference: the fastest that makes up at least `least`
+    of the readings, or the most frequent. One that is faster and rare is left out like one that is slower, since
+    hardly any candidate would meet it.
+
+    States may last for half a minute, and what was timed before a change of the reference can be compared no more. So
+    the choice is made once more after each number of candidates in `early`, and then only where fewer than `gone` of
+    the last `recent` met the reference.
 
     Args:
         least: Share of the readings that a state must have to be the reference. (default: 0.33)
         gone: Share of the candidates below which the reference is given up. (default: 0.2)
-        recent: Candidates that are looked back at. (default: 32)
+        early: Candidates after which the choice is made again. (default: 8, 24)
+        recent: Candidates that are looked back at afterwards. (default: 256)
 
     Attributes:
         seconds: The probe's seconds in the reference state; None before the first reading.
@@ -63,12 +74,20 @@ class Reference:
         blind: Whether it is known that nothing tells the machine's state.
     """
 
-    def __init__(self, least: float = 0.33, gone: float = 0.2, recent: int = 32) -> None:
-        self.least, self.gone, self.recent = least, gone, recent
+    WAIT_S, SHORT_S = 0.03, 0.003
+    LOOKED = 8
+    """Candidates that the look before all of them counts as much as."""
+
+    def __init__(
+        self, least: float = 0.33, gone: float = 0.2, early: Sequence[int] = (8, 24), recent: int = 256
+    ) -> None:
+        self.least, self.gone, self.early, self.recent = least, gone, tuple(early), recent
         self.seconds: float | None = None
         self.changes = 0
         self.blind = False
-        self._seen: deque[Seen] = deque(maxlen=recent)
+        self._told = 0
+        self._looked: list[float] = []
+        self._seen: deque[tuple[float, bool]] = deque(maxlen=recent)
         self._sensitivity: dict[str, deque[float]] = {}
 
     def look(self, readings: Sequence[float]) -> None:
@@ -76,16 +95,29 @@ class Reference:
         self.blind = not len(readings)
         if not self.blind:
             self.seconds = self._chosen(readings)
+            self._looked = [float(q) for q in np.quantile(readings, (np.arange(self.LOOKED) + 0.5) / self.LOOKED)]
 
     def tell(self, task_key: str, seen: Seen) -> None:
-        """Take down what a candidate of the task met."""
-        self._seen.append(seen)
+        """Take down what a candidate of the task met; its first reading has a vote, not those of waiting."""
+        self._seen.append((seen.readings[0], seen.met))
         if seen.sensitivity is not None:
-            self._sensitivity.setdefault(task_key, deque(maxlen=2 * self.recent)).append(seen.sensitivity)
-        if len(self._seen) == self.recent and sum(s.met for s in self._seen) < self.gone * self.recent:
-            self.seconds = self._chosen([r for s in self._seen for r in s.readings])
+            self._sensitivity.setdefault(task_key, deque(maxlen=64)).append(seen.sensitivity)
+        self._told += 1
+        rare = len(self._seen) == self.recent and sum(met for _, met in self._seen) < self.gone * self.recent
+        if not (rare or self._told in self.early):
+            return
+        chosen = self._chosen([*([] if rare else self._looked), *(reading for reading, _ in self._seen)])
+        if self.seconds is None or away(chosen, self.seconds):
+            self.seconds = chosen
             self.changes += 1
-            self._seen.clear()
+            if rare:
+                self._seen.clear()
+
+    def wait_s(self) -> float:
+        """What a candidate may spend on waiting for the reference state: little where it was away for the last three,
+        since a state that lasts so long will not end in time."""
+        away = len(self._seen) >= 3 and not any(met for _, met in list(self._seen)[-3:])
+        return self.SHORT_S if away else self.WAIT_S
 
     def sensitivity(self, task_key: str) -> float:
         """How much the task's programs suffer with the probe: 1 as much, 0 not at all. The median of what was seen; of
@@ -118,6 +150,35 @@ def state(probe: Callable[[], float], seconds: float = 0.1) -> float:
     reference.look(readings)
     assert reference.seconds is not None
     return reference.seconds
+
+
+def away(reading: float, reference_s: float) -> bool:
+    """Whether a reading of the probe is of another state."""
+    return abs(math.log(reading / reference_s)) > math.log1p(SHARE)
+
+
+def suffered(
+    run: Callable[[int], float], seconds: float, probe: Callable[[], float], reference_s: float
+) -> float | None:
+    """How much a known program suffers from the machine's state now: the log of how much longer it takes, over the log
+    of how much longer the probe does. None if the machine is in the reference state.
+
+    Args:
+        run: Of the program, as in `tt_spec.roles.Candidate`.
+        seconds: An execution of it in the reference state.
+        probe: The fixed program's seconds, now.
+        reference_s: Those in the reference state.
+    """
+    size = max(1, math.ceil(ANCHOR_S / seconds))
+    readings, taken = [probe()], []
+    for _ in range(ANCHOR_ROUNDS if size * seconds < 3 * ANCHOR_S else 1):
+        taken.append(run(size))
+        readings.append(probe())
+    reading = float(np.median(readings))
+    if not away(reading, reference_s):
+        return None
+    found = math.log(float(np.median(taken)) / seconds) / math.log(reading / reference_s)
+    return min(max(found, 0.0), SUFFERS)
 
 
 class Windows:
@@ -211,7 +272,7 @@ class Windows:
         if not other or not self._good:
             return None
         ours = math.log(_middle(other) / _middle(self._good))
-        return min(max(ours / math.log(float(np.median([w.slowdown for w in other]))), 0.0), 1.5)
+        return min(max(ours / math.log(float(np.median([w.slowdown for w in other]))), 0.0), SUFFERS)
 
     def _long(self, seconds: float) -> bool:
         return seconds > self.longest_s
@@ -221,7 +282,7 @@ class Windows:
 
     def _settled(self, reading: float) -> float:
         """This reading or a later one, of the reference state unless waiting for it took too long."""
-        while abs(math.log(reading / self.reference_s)) > math.log1p(SHARE) and self._vain_s < self.most_s:
+        while away(reading, self.reference_s) and self._vain_s < self.most_s:
             self._vain_s += reading
             reading = self._read()
         return reading
@@ -242,11 +303,11 @@ class _Window:
 
     @property
     def counts(self) -> bool:
-        return max(abs(math.log(self.before)), abs(math.log(self.after))) <= math.log1p(SHARE)
+        return not (away(self.before, 1.0) or away(self.after, 1.0))
 
     @property
     def steady(self) -> bool:
-        return abs(math.log(self.before / self.after)) <= math.log1p(SHARE)
+        return not away(self.before, self.after)
 
     @property
     def slowdown(self) -> float:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from tvm.s_tir import Schedule
     from tvm.target import Target
 
 __all__ = ["peak_flops", "probe"]
@@ -18,8 +19,11 @@ __all__ = ["peak_flops", "probe"]
 CHAINS = 12
 """Independent multiply-adds in flight: more than latency times units of any core, fewer than registers."""
 
-PROBE_STEPS = 20_000
-"""Of `probe`: 60 to 120 us on the CPUs of today."""
+PROBE_BYTES = 32 << 10
+"""What each thread of `probe` writes, and its neighbour reads: as much as a core's first cache holds."""
+
+PROBE_READS = 16
+"""How often it is read: so that fetching it from another core takes about as long as the arithmetic."""
 
 
 def peak_flops(target: Target, steps: int = 200_000, repeats: int = 500) -> float:
@@ -34,14 +38,65 @@ def peak_flops(target: Target, steps: int = 200_000, repeats: int = 500) -> floa
 
 @lru_cache(maxsize=8)
 def probe(target: str) -> Callable[[], float]:
-    """A program of about 0.1 ms that always does the same on all of a target's cores: seconds of one run.
+    """A program of 15 to 60 us that always does the same on all of a target's cores: seconds of one run, the third of
+    three, since the first ones after a candidate find its data in the caches and not their own.
 
-    It touches no memory, so whatever slows it (another thread on the same core, a lower clock, a core taken away) is
-    the machine's doing. Raises what TVM raises for a target that is no CPU's.
+    Each thread writes `PROBE_BYTES`, then multiplies what its neighbour wrote with six numbers, again and again. So it
+    suffers with tensor programs from whoever works on the other half of a core, from a lower clock, and from
+    processors that the host has put far apart: on two that share no cache it takes twice as long, as programs do whose
+    stages divide the work in different ways. Raises what TVM raises for a target that is no CPU's.
     """
     import tvm
 
-    return _multiply_adds(tvm.target.Target(json.loads(target)), PROBE_STEPS)[0]
+    once = _exchange(tvm.target.Target(json.loads(target)))
+
+    def third() -> float:
+        once()
+        once()
+        return once()
+
+    return third
+
+
+def _exchange(target: Target) -> Callable[[], float]:
+    """`probe`'s program, which times itself."""
+    import tvm
+    from tvm import te
+    from tvm.s_tir import Schedule
+
+    from tt_core.compiler.target import threads_of
+
+    lanes, tasks = tvm.target.codegen.llvm_get_vector_width(target) // 32, threads_of(target)
+    vectors, numbers = 2, CHAINS // 2
+    rows = PROBE_BYTES // (vectors * lanes * 4)
+    x, y = te.placeholder((rows, numbers), name="x"), te.placeholder((lanes,), name="y")
+    own = te.compute((tasks, rows, vectors, lanes), lambda t, k, u, v: y[v] + y[v], name="own")
+    r, k = te.reduce_axis((0, PROBE_READS), "r"), te.reduce_axis((0, rows), "k")
+    out = te.compute(
+        (tasks, numbers, vectors, lanes),
+        lambda t, n, u, v: te.sum(x[k, n] * own[(t + 1) % tasks, k, u, v], axis=[r, k]),
+        name="product",
+    )
+    s = Schedule(te.create_prim_func([x, y, out]).with_attr("tirx.noalias", True))
+    t, _, u, v = s.get_loops(s.get_sblock("own"))
+    s.parallel(t)
+    s.unroll(u)
+    s.vectorize(v)
+    block = s.get_sblock("product")
+    local = s.cache_write(block, 0, "local")
+    t, n, u, v, again, step = s.get_loops(block)
+    s.reorder(t, again, step, n, u, v)
+    s.parallel(t)
+    s.unroll(n)
+    s.unroll(u)
+    s.vectorize(v)
+    s.reverse_compute_at(local, t)
+    *_, n2, u2, v2 = s.get_loops(local)
+    s.unroll(n2)
+    s.unroll(u2)
+    s.vectorize(v2)
+    s.decompose_reduction(block, again)
+    return _timed(s, target)
 
 
 def _multiply_adds(target: Target, steps: int) -> tuple[Callable[[], float], float]:
@@ -72,12 +127,19 @@ def _multiply_adds(target: Target, steps: int) -> tuple[Callable[[], float], flo
     s.unroll(c2)
     s.vectorize(v2)
     s.decompose_reduction(block, outer)
-    main = tvm.tirx.build(s.mod, target=target)["main"]
-    args = [tvm.runtime.tensor(np.full([int(d) for d in p.shape], 1e-3, "float32")) for p in s.mod["main"].params]
+    return _timed(s, target), 2.0 * tasks * CHAINS * lanes * steps
+
+
+def _timed(schedule: Schedule, target: Target) -> Callable[[], float]:
+    """A program on arrays of small numbers, built; each call is one run and tells its seconds."""
+    import tvm
+
+    main, params = tvm.tirx.build(schedule.mod, target=target)["main"], schedule.mod["main"].params
+    args = [tvm.runtime.tensor(np.full([int(d) for d in p.shape], 1e-3, "float32")) for p in params]
 
     def once() -> float:
         start = time.perf_counter()
         main(*args)
         return time.perf_counter() - start
 
-    return once, 2.0 * tasks * CHAINS * lanes * steps
+    return once

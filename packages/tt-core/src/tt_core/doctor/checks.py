@@ -224,8 +224,8 @@ def noise(told: JsonObject, cores: int, load: float | None, governors: Sequence[
 
 
 def states(told: JsonObject, cores: int) -> Check:
-    """How often the processors were in a slow state, of a hundred looks at 0.1 ms of arithmetic each: back to back,
-    after pauses, and after builds."""
+    """How often the processors were in a slow state, of a hundred looks with the probe: back to back, after pauses, and
+    after builds."""
     of = told.get("states")
     if of is None or "error" in of:
         return _unknown("states", told, "nothing tells this machine's states: timings count as they come", "warning")
