@@ -349,10 +349,10 @@ class Desk:
         """A task of a job for an agent. Raises `Unknown` where the job is another user's private one."""
         with self.lock:
             job = self.jobs.get(job_of(job_id))
-            found = [t for t in job.spec.tasks if t.key == key] if job is not None else []
-            if job is None or job.private_to not in (None, owner) or not found:
+            found = job.spec.by_key.get(key) if job is not None else None
+            if job is None or job.private_to not in (None, owner) or found is None:
                 raise Unknown("there is no such task")
-            return found[0]
+            return found
 
     def has_private(self, owner: str) -> bool:
         """Whether a user has private rows."""
@@ -388,7 +388,7 @@ class Desk:
     def _asked(self, batch: Batch) -> wire.Asked:
         """A batch as the protocol has it."""
         job = self.jobs[job_of(batch.job)]
-        task = next(t for t in job.spec.tasks if t.key == batch.task)
+        task = job.spec.by_key[batch.task]
         call = self.broker.calls.get(batch.call or "")
         race = wire.RaceIn(**call.body) if call is not None and batch.kind == "race" else None
         return wire.Asked(
@@ -492,7 +492,7 @@ class Desk:
         if batch.agent != agent_id or job is None or told.batch not in self.broker.batches:
             return wire.Counted(new=0, before=1, unknown=0)
         if told.failed is None:
-            task = next(t for t in job.spec.tasks if t.key == batch.task)
+            task = job.spec.by_key[batch.task]
             try:
                 value = _value(batch, told, len(task.spaces[0].knobs))
             except ValueError as e:

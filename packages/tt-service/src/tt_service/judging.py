@@ -77,9 +77,9 @@ class Judging:
         """
         if (known := self._verdicts.get((job, asked.id))) is not None:
             return known
-        task = next((t.thing() for t in spec.tasks if t.key == asked.task), None)
-        if task is None:
+        if asked.task not in spec.by_key:
             raise Refused(f"the job has no task {asked.task!r}")
+        task = spec.by_key[asked.task].thing()
         rows, knobs = [tuple(r) for r in asked.rows], len(task.space.knobs)
         fit = all(len(r) == knobs for r in rows)
         if not fit or not task.space.in_range(np.array(rows, dtype=np.int64).reshape(-1, knobs)).all():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import math
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -307,6 +308,11 @@ class JobIn(Wire):
     private: StrictBool = False
     peak_flops: Annotated[FiniteFloat, Field(gt=0)] | None = None
     known: Annotated[list[KnownIn], Field(max_length=20_000)] = []
+
+    @cached_property
+    def by_key(self) -> dict[str, TaskWire]:
+        """Its tasks by their keys."""
+        return {t.key: t for t in self.tasks}
 
 
 class JobOut(Wire):
