@@ -67,7 +67,7 @@ class Asks(Protocol):
 
 
 @runtime_checkable
-class Doubts(Protocol):
+class LooksAgain(Protocol):
     """A pipeline that knows which of its rows deserve to be timed again."""
 
     def doubtful(self, results: Sequence[Measurement]) -> np.ndarray: ...
@@ -363,7 +363,7 @@ class Loop:
 
     def _look_again(self, asked: Batch, pipeline: Asks, state: TaskState, results: list[Measurement]) -> None:
         """Time the leaders once more in turns, and rows that may have been unlucky; what is found then counts."""
-        if not (isinstance(self.measurer, Retimes) and isinstance(pipeline, Doubts)):
+        if not (isinstance(self.measurer, Retimes) and isinstance(pipeline, LooksAgain)):
             return
         rows = pipeline.doubtful(results)
         if not len(rows):
