@@ -181,7 +181,9 @@ def signalled(tmp_path, tt_in, monkeypatch):
                 db.execute("begin immediate")
         return folder, done
 
-    return run
+    ignored = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup, under which tests may run, ignores it
+    yield run
+    signal.signal(signal.SIGHUP, ignored)
 
 
 def _first(act, function):
