@@ -468,3 +468,5 @@ def test_rows_that_met_no_state_that_counts_get_a_second_look_where_they_may_be_
     assert configs(p.doubtful([])) == {slow[1].config, slow[0].config}, "what is known now makes room"
     while len(p.doubtful([])):
         pass
+    p.doubtful(told(p, [1.4] * 3 * p.UNSURE, Noise(3, 0, 1.8, 0.03)))
+    assert len(p._unsure) <= p.UNSURE, "few are kept in mind, however many there are"

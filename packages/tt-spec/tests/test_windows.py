@@ -161,6 +161,13 @@ def test_a_state_that_only_the_first_look_met_is_corrected_early():
     assert ref.seconds == pytest.approx(1.0) and ref.changes == 1
 
 
+def test_a_candidate_that_was_never_run_has_no_vote():
+    ref = Reference(early=(1,))
+    ref.look([1.0] * 100)
+    ref.tell("a", Seen((), False))
+    assert ref.seconds == pytest.approx(1.0) and ref.changes == 0
+
+
 def test_nobody_waits_long_for_a_state_that_stays_away():
     ref = Reference()
     ref.look([1.0] * 100)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
-__all__ = ["SETTLE_S", "block", "in_turns"]
+__all__ = ["block", "in_turns"]
 
 SETTLE_S = 0.3
 """Pause before a turn: idle threads of TVM's pool look for work for 0.1 to 0.2 s before they sleep, those of others for

@@ -68,7 +68,7 @@ class Worker:
         self.held: dict[int, Any] = {}
         self.spent: Any = None
         self.kept = Kept()
-        self.suffering: dict[str, tuple[float, float, float | None]] = {}
+        self.suffering: dict[tuple[str, float], tuple[float, float, float | None]] = {}
         self.lock: TimingLock | None = None
         self.job, self.open_s = 0, 0.0
 
@@ -254,15 +254,15 @@ class Worker:
         reading = min(probe(), probe())
         if not away(reading, reference_s):
             return None
-        at, then, found = self.suffering.get(handle, (-math.inf, math.inf, None))
+        at, then, found = self.suffering.get((handle, reference_s), (-math.inf, math.inf, None))
         if time.monotonic() - at < LASTS_S and not away(reading, then):
             return found
-        anchor = self.kept.anchor(handle, reference_s)
+        anchor, found = self.kept.anchor(handle, reference_s), None
         if anchor is not None:
             with contextlib.suppress(Exception):  # it was timed and checked before: if it fails now, it tells nothing
                 found = suffered(anchor.candidate.run, anchor.seconds, probe, reference_s)
-                self.suffering[handle] = time.monotonic(), reading, found
-        return found if anchor is not None else None
+            self.suffering[handle, reference_s] = time.monotonic(), reading, found
+        return found
 
     @contextlib.contextmanager
     def patience(self, holder: Callable[[], str]) -> Iterator[None]:

@@ -80,8 +80,9 @@ class Pipeline:
     """Of `doubtful`: how near to the leader, how many, timings after which a leader is known, and rows before there is
     a race."""
 
-    UNLUCKY, UNLUCKY_S = 2, 1.5
-    """Of `doubtful`: rows timed in another state of the machine, and how far behind the leader they may lie."""
+    UNLUCKY, UNSURE, UNLUCKY_S = 2, 16, 1.5
+    """Of `doubtful`: rows timed in another state of the machine, at once and in mind, and how far behind the leader
+    they may lie."""
 
     OPENING = {"knobs": 1024, "statements": 256}
     """Random rows among which a model that learned beforehand chooses a task's first ones, by what it reads."""
@@ -211,6 +212,7 @@ class Pipeline:
                 self._unsure[token(m.config)] = self._row(m)
         seconds = {name: float(self._told.seconds[self._told.at[name]]) for name in self._unsure}
         near = sorted((n for n, s in seconds.items() if s <= self.UNLUCKY_S * best_s), key=seconds.__getitem__)
+        self._unsure = {name: self._unsure[name] for name in near[: self.UNSURE]}
         near = near[: self.UNLUCKY]
         rows = {token(row): row for row in [*top, *(self._unsure[name] for name in near)]}
         for name in near:

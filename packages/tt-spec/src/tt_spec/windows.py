@@ -74,7 +74,9 @@ class Reference:
         blind: Whether it is known that nothing tells the machine's state.
     """
 
-    WAIT_S, SHORT_S = 0.03, 0.003
+    WAIT_S, SHORT_S, LAST = 0.03, 0.003, 3
+    """Of `wait_s`: seconds, as a rule and in a state that lasts, and candidates by which that is known."""
+
     LOOKED = 8
     """Candidates that the look before all of them counts as much as."""
 
@@ -99,6 +101,8 @@ class Reference:
 
     def tell(self, task_key: str, seen: Seen) -> None:
         """Take down what a candidate of the task met; its first reading has a vote, not those of waiting."""
+        if not seen.readings:  # its evaluator ran nothing
+            return
         self._seen.append((seen.readings[0], seen.met))
         if seen.sensitivity is not None:
             self._sensitivity.setdefault(task_key, deque(maxlen=64)).append(seen.sensitivity)
@@ -114,10 +118,10 @@ class Reference:
                 self._seen.clear()
 
     def wait_s(self) -> float:
-        """What a candidate may spend on waiting for the reference state: little where it was away for the last three,
-        since a state that lasts so long will not end in time."""
-        away = len(self._seen) >= 3 and not any(met for _, met in list(self._seen)[-3:])
-        return self.SHORT_S if away else self.WAIT_S
+        """What a candidate may spend on waiting for the reference state: little where none of the `LAST` met it, since
+        a state that lasts so long will not end in time."""
+        last = [met for _, met in self._seen][-self.LAST :]
+        return self.WAIT_S if any(last) or len(last) < self.LAST else self.SHORT_S
 
     def sensitivity(self, task_key: str) -> float:
         """How much the task's programs suffer with the probe: 1 as much, 0 not at all. The median of what was seen; of
