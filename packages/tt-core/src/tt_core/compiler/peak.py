@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tvm.s_tir import Schedule
     from tvm.target import Target
 
-__all__ = ["peak_flops", "probe"]
+__all__ = ["exchange", "peak_flops", "probe"]
 
 CHAINS = 12
 """Independent multiply-adds in flight: more than latency times units of any core, fewer than registers."""
@@ -48,7 +48,8 @@ def probe(target: str) -> Callable[[], float]:
     """
     import tvm
 
-    once = _exchange(tvm.target.Target(json.loads(target)))
+    resolved = tvm.target.Target(json.loads(target))
+    once = _timed(exchange(resolved), resolved)
 
     def third() -> float:
         once()
@@ -58,8 +59,9 @@ def probe(target: str) -> Callable[[], float]:
     return third
 
 
-def _exchange(target: Target) -> Callable[[], float]:
-    """`probe`'s program, which times itself."""
+def exchange(target: Target) -> Schedule:
+    """`probe`'s program: of x `(rows, 6)` and y `(threads, lanes)` the sums `(threads, 6, 2, lanes)`, over rows and
+    `PROBE_READS`, of x times twice the neighbour's y."""
     import tvm
     from tvm import te
     from tvm.s_tir import Schedule
@@ -69,8 +71,8 @@ def _exchange(target: Target) -> Callable[[], float]:
     lanes, tasks = tvm.target.codegen.llvm_get_vector_width(target) // 32, threads_of(target)
     vectors, numbers = 2, CHAINS // 2
     rows = PROBE_BYTES // (vectors * lanes * 4)
-    x, y = te.placeholder((rows, numbers), name="x"), te.placeholder((lanes,), name="y")
-    own = te.compute((tasks, rows, vectors, lanes), lambda t, k, u, v: y[v] + y[v], name="own")
+    x, y = te.placeholder((rows, numbers), name="x"), te.placeholder((tasks, lanes), name="y")
+    own = te.compute((tasks, rows, vectors, lanes), lambda t, k, u, v: y[t, v] + y[t, v], name="own")
     r, k = te.reduce_axis((0, PROBE_READS), "r"), te.reduce_axis((0, rows), "k")
     out = te.compute(
         (tasks, numbers, vectors, lanes),
@@ -96,7 +98,7 @@ def _exchange(target: Target) -> Callable[[], float]:
     s.unroll(u2)
     s.vectorize(v2)
     s.decompose_reduction(block, again)
-    return _timed(s, target)
+    return s
 
 
 def _multiply_adds(target: Target, steps: int) -> tuple[Callable[[], float], float]:
