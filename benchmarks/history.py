@@ -287,26 +287,16 @@ def vacuum(store: Any, path: str) -> tuple[float, str]:
     return now() - began, f"{done['bytes_before'] / 1e6:.0f} -> {done['bytes']['file'] / 1e6:.0f} MB"
 
 
-def exporting(form: str) -> Callable[..., tuple[float, str]]:
+def exchanging(form: str, call: str, told: str) -> Callable[..., tuple[float, str]]:
+    """`export` or `take` of a format; `told` says what came of it."""
+
     def run(store: Any, path: str, file: str) -> tuple[float, str]:
         from tt_history import exchange
 
         piece = Plugins().build("format", form)
         began = now()
-        done = exchange.export(store, piece, Path(file))
-        return now() - began, f"{done['written']:,} records, {os.path.getsize(file) / 1e6:.0f} MB"
-
-    return run
-
-
-def importing(form: str) -> Callable[..., tuple[float, str]]:
-    def run(store: Any, path: str, file: str) -> tuple[float, str]:
-        from tt_history import exchange
-
-        piece = Plugins().build("format", form)
-        began = now()
-        done = exchange.take(store, piece, Path(file))
-        return now() - began, f"{done['added']:,} of {done['records']:,} added"
+        done = getattr(exchange, call)(store, piece, Path(file))
+        return now() - began, told.format(**done, mb=os.path.getsize(file) / 1e6)
 
     return run
 
@@ -340,8 +330,14 @@ OPERATIONS: dict[str, Callable[..., tuple[float, str]]] = {
     "merge": merge,
     "vacuum": vacuum,
     "migrate": migrate,
-    **{f"export_{form}": exporting(form) for form in ("parquet", "csv")},
-    **{f"import_{form}": importing(form) for form in ("parquet", "csv")},
+    **{
+        f"{name}_{form}": exchanging(form, call, told)
+        for form in ("parquet", "csv")
+        for name, call, told in (
+            ("export", "export", "{written:,} records, {mb:.0f} MB"),
+            ("import", "take", "{added:,} of {records:,} added"),
+        )
+    },
 }
 
 

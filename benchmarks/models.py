@@ -26,6 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +158,7 @@ def run(library: Any, inputs: list[np.ndarray]) -> list[np.ndarray]:
 
 def latencies(name: str, path: Path, given: tuple[Any, Any], options: Any) -> dict[str, Any]:
     """tt's file, onnxruntime and OpenVINO in turns; medians."""
+    from tt_bench.runtimes import onnxruntime_call, openvino_call
     from tt_bench.turns import block, in_turns
     from tt_core import tune
     from tt_core.compiler.runtime import Runner
@@ -172,52 +174,12 @@ def latencies(name: str, path: Path, given: tuple[Any, Any], options: Any) -> di
     runner = Runner(out)
     inputs, threads = runner.random_inputs(), runner.sidecar["threads"]
     arguments, call = runner._arguments(inputs), runner._vm["main"]
-    timed = {"tuned_s": lambda: block(lambda: call(*arguments), 0.3, WARM)}
-    timed |= {"onnxruntime_s": _onnxruntime(path, inputs, fix or {}, threads)}
-    timed |= _openvino(path, inputs, fix or {}, threads)
-    times = in_turns(timed, ROUNDS)
+    of = (path, inputs, fix or {}, threads)
+    calls = {"tuned_s": lambda: call(*arguments), "onnxruntime_s": onnxruntime_call(*of)}
+    calls |= {} if (other := openvino_call(*of)) is None else {"openvino_s": other}
+    times = in_turns({k: partial(block, c, 0.3, WARM) for k, c in calls.items()}, ROUNDS)
     found: dict[str, Any] = {k: float(np.median(v)) for k, v in times.items()}
     return found | {"untuned_s": float(runner.sidecar["latency_before_s"]), "bytes": out.stat().st_size}
-
-
-def _onnxruntime(path: Path, inputs: dict[str, np.ndarray], fix: dict[str, Any], threads: int) -> Callable[[], float]:
-    import onnxruntime
-    from tt_bench.turns import block
-
-    onnxruntime.set_default_logger_severity(3)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    kinds = {i.name: _TYPES.get(i.type, "float32") for i in session.get_inputs()}
-    given = {k: v for k, v in inputs.items() if k in kinds}
-    given |= {k: np.array(v, kinds[k]) for k, v in fix.items()}
-    return lambda: block(lambda: session.run(None, given), 0.3, WARM)
-
-
-_TYPES = {"tensor(int64)": "int64", "tensor(int32)": "int32", "tensor(bool)": "bool"}
-
-
-def _openvino(path: Path, inputs: dict[str, np.ndarray], fix: dict[str, Any], threads: int) -> dict[str, Any]:
-    """Nothing where it is not installed, or does not take the model."""
-    from tt_bench.turns import block
-
-    if importlib.util.find_spec("openvino") is None:
-        return {}
-    import openvino  # pyright: ignore[reportMissingImports]  # installed by whoever compares with it
-
-    try:
-        core = openvino.Core()
-        config = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
-        model = core.read_model(str(path))
-        names = {name for i in model.inputs for name in i.get_names()}
-        given = {k: v for k, v in inputs.items() if k in names} | {k: np.array(v) for k, v in fix.items()}
-        model.reshape({k: list(v.shape) for k, v in given.items()})
-        request = core.compile_model(model, "CPU", config).create_infer_request()
-        request.infer(given)
-    except Exception as e:  # it raises several types, and this is no test of it
-        print(f"OpenVINO does not take {path}: {e}", file=sys.stderr)
-        return {}
-    return {"openvino_s": lambda: block(lambda: request.infer(given), 0.3, WARM)}
 
 
 # -- the models --------------------------------------------------------------------------------------------------------

@@ -1,27 +1,28 @@
-"""Whole models: tt's file, onnxruntime and OpenVINO, timed in turns in one process, two threads each.
+"""Whole models: tt's file, onnxruntime and OpenVINO, timed in turns in one process, on all cores each.
 
     hatch run python benchmarks/rivals.py resnet18 mobilenet_v2 squeezenet1_1 detector [--minutes 10]
 
-tt tunes each model from a cold start for `--minutes`, unless `--library MODEL=FILE` gives a file it wrote before.
-Prints the median and the minimum of each, and tt over the better rival; then where tt's time goes: what each operator
-takes alone, all its uses together, its GFLOP/s and its space. "detector" is the text detector inside the package
-rapidocr-onnxruntime, at 1x3x320x320.
+A model is one of the zoo, a name of `tt_bench.real` ("detector", "recogniser", "classifier": inside the package
+rapidocr-onnxruntime), or an ONNX file. tt tunes each from a cold start for `--minutes`, unless `--library MODEL=FILE`
+gives a file it wrote before. Prints the median and the minimum of each, OpenVINO in float32 and as it comes (bf16 where
+the CPU has it), and tt over the better one in float32; then where tt's time goes: what each operator takes alone, all
+its uses together, its GFLOP/s and its space. Run nothing beside it.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
-import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from tt_bench.launch import program, tuned
+from tt_bench.real import INSIDE, source
+from tt_bench.runtimes import onnxruntime_call, openvino_call
 from tt_bench.turns import block, in_turns
 
-DETECTOR = "ch_PP-OCRv4_det_infer.onnx"
 WARM = 3
 
 
@@ -39,42 +40,46 @@ def main() -> None:
     libraries = dict(text.split("=", 1) for text in options.library)
     folder = options.keep or Path(tempfile.mkdtemp(prefix="tt-rivals-"))
     folder.mkdir(parents=True, exist_ok=True)
-    print(f"{'model':16} {'tt ms':>16} {'onnxruntime ms':>16} {'OpenVINO ms':>16} {'tt / better':>12}")
-    for name in options.models:
-        content = _onnx(name)
-        path = folder / f"{name}.onnx"
-        path.write_bytes(content)
-        library = Path(libraries.get(name, folder / f"{name}.so"))
-        if name not in libraries:
-            history = folder / f"{name}.db"
-            tuned(str(path), "--out", str(library), "--history", str(history), "--minutes", str(options.minutes))
-        times = _race(content, library, options.rounds)
-        cells = [f"{np.median(times[who]) * 1e3:8.3f} ({min(times[who]) * 1e3:.3f})" for who in times]
-        ours, *rivals = (float(np.median(t)) for t in times.values())
-        print(f"{name:16} {cells[0]:>16} {cells[1]:>16} {cells[2]:>16} {ours / min(rivals):12.3f}")
-        _parts(path, library, ours)
+    rivals = ("onnxruntime", "OpenVINO", "OpenVINO's default")
+    print(f"{'model':16} {'tt ms':>17}", *(f"{r + ' ms':>22}" for r in rivals), f"{'tt / better':>12}")
+    for model in options.models:
+        path, arguments = _file(model, folder)
+        name = path.stem
+        library = Path(libraries.get(model, folder / f"{name}.so"))
+        if model not in libraries:
+            kept = ("--out", str(library), "--history", str(folder / f"{name}.db"))
+            tuned(*arguments, *kept, "--minutes", str(options.minutes))
+        times = _race(path, library, options.rounds)
+        cells = {who: f"{np.median(t) * 1e3:8.3f} ({min(t) * 1e3:.3f})" for who, t in times.items()}
+        ours = float(np.median(times["tt"]))
+        better = min(float(np.median(times[who])) for who in rivals[:2] if who in times)
+        others = (f"{cells.get(r, ''):>22}" for r in rivals)
+        print(f"{model[-16:]:16} {cells['tt']:>17}", *others, f"{ours / better:12.3f}", flush=True)
+        _parts(arguments, library, ours)
 
 
-def _onnx(name: str) -> bytes:
-    if name != "detector":
-        from tt_core.models.zoo import build
+def _file(model: str, folder: Path) -> tuple[Path, list[str]]:
+    """The model's ONNX file, and the arguments of `tt tune` that name it."""
+    if model in INSIDE:
+        arguments = source(model)
+        return Path(arguments[0]), arguments
+    if model.endswith(".onnx"):
+        return Path(model), [model]
+    from tt_core.models.zoo import build
 
-        return build(name).SerializeToString()
-    import onnx
-    from onnxslim import slim
-
-    package = importlib.util.find_spec("rapidocr_onnxruntime")  # importing it wants OpenCV
-    if package is None or package.origin is None:
-        sys.exit("the detector is inside the package rapidocr-onnxruntime: install it")
-    path = Path(package.origin).parent / "models" / DETECTOR
-    return slim(onnx.load(str(path)), model_check=False, input_shapes=["x:1,3,320,320"]).SerializeToString()
+    path = folder / f"{model}.onnx"
+    path.write_bytes(build(model).SerializeToString())
+    return path, [str(path)]
 
 
-def _parts(model: Path, library: Path, whole_s: float, shown: int = 12) -> None:
+def _parts(arguments: list[str], library: Path, whole_s: float, shown: int = 12) -> None:
     """Where the time goes, by the latencies with which the library was written."""
     from tt_core.prepared import prepare
 
-    tasks = {t.name: t for t in prepare(str(model)).tasks}
+    model, *_, shape = (*arguments, "")
+    name, _, sizes = shape.partition("=")
+    shapes = {name: tuple(map(int, sizes.split(",")))} if sizes else None
+    tasks = {t.name: t for t in prepare(model, shapes=shapes).tasks}
     parts = [p for p in json.loads(Path(f"{library}.json").read_text())["tasks"] if p["latency_s"]]
     parts.sort(key=lambda p: -p["weight"] * p["latency_s"])
     total = sum(p["weight"] * p["latency_s"] for p in parts)
@@ -92,30 +97,20 @@ def _parts(model: Path, library: Path, whole_s: float, shown: int = 12) -> None:
     print(f" the whole model {whole_s * 1e3:.3f} ms", flush=True)
 
 
-def _race(content: bytes, library: Path, rounds: int, seconds: float = 0.3) -> dict[str, list[float]]:
+def _race(path: Path, library: Path, rounds: int, seconds: float = 0.3) -> dict[str, list[float]]:
     """Seconds per execution in each round, by runtime."""
-    import onnxruntime
-    import openvino  # pyright: ignore[reportMissingImports]  # installed by whoever compares with it
     from tt_core.compiler.runtime import Runner
     from tt_core.compiler.target import cores
 
-    threads = cores()
     runner = Runner(library)
     inputs = runner.random_inputs()
-    arguments = runner._arguments(inputs)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-    core = openvino.Core()
-    config = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
-    request = core.compile_model(core.read_model(content), "CPU", config).create_infer_request()
-    main = runner._vm["main"]
-    timed = {
-        "tt": lambda: block(lambda: main(*arguments), seconds, warm=WARM),
-        "onnxruntime": lambda: block(lambda: session.run(None, inputs), seconds, warm=WARM),
-        "OpenVINO": lambda: block(lambda: request.infer(inputs), seconds, warm=WARM),
-    }
-    return in_turns(timed, rounds)
+    arguments, main = runner._arguments(inputs), runner._vm["main"]
+    of = (path, inputs, {}, cores())
+    calls = {"tt": lambda: main(*arguments), "onnxruntime": onnxruntime_call(*of)}
+    for name, precision in (("OpenVINO", "f32"), ("OpenVINO's default", None)):
+        if (call := openvino_call(*of, precision)) is not None:
+            calls[name] = call
+    return in_turns({k: partial(block, c, seconds, WARM) for k, c in calls.items()}, rounds)
 
 
 if __name__ == "__main__":

@@ -2,13 +2,16 @@
 
     hatch run python benchmarks/service.py [--minutes 10] [--agents 64] [--rate 2000] [--recipe autotvm]
     hatch run python benchmarks/service.py --only starts [--rows 1000000] [--jobs 200]
-    hatch run python benchmarks/service.py --only rates
+    hatch run python benchmarks/service.py --only rate
+    hatch run python benchmarks/service.py --only agents [--trials 96]
+    hatch run python benchmarks/service.py --only local [--model op:matmul:512,512,512] [--trials 96]
 
 The server is the command `tt-server serve` on a free port of 127.0.0.1; the agents are simulated in processes of their
 own, run times are drawn at random, and all share this machine. Every agent asks at its own even pace, without waiting:
-that is timed. Where there was no work it asks again and waits, which is not. Ends by itself: `--minutes` bounds the
-load, `MOST` the requests of a process. A table with the targets; exit code 1 if rows were lost or doubled. Latencies
-hold for a machine that does nothing else; CPU milliseconds a request hold on a busy one too.
+that is timed. Where there was no work it asks again and waits, which is not. `agents` replays a recording in the time
+that it took, with one agent and with two; `local` runs `tt tune` here and through a server in turns. Ends by itself:
+`--minutes` bounds the load, `MOST` the requests of a process. A table with the targets; exit code 1 if rows were lost
+or doubled. Latencies hold for a machine that does nothing else; CPU milliseconds a request hold on a busy one too.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,15 +38,22 @@ from typing import Any
 
 import numpy as np
 import psutil
+from tt_bench.files import load
+from tt_bench.replay import Replay
 from tt_history import SqliteStore
 from tt_service import wire
+from tt_service.agent import Agent
 from tt_service.broker import Batch, Row, Taken
 from tt_service.database import path_of
 from tt_service.http import Http
 from tt_service.journal import Event, JobRecord, Journal
 from tt_service.keys import Keys
-from tt_spec import Measurement, Task, Trial
+from tt_service.outbox import Outbox
+from tt_spec import Measurement, Plugins, Task, Trial, VirtualClock
 from tt_spec.pieces.synthetic import SyntheticMeasurer, synthetic_task
+
+RECORDINGS = Path(__file__).parents[1] / "recordings"
+"""Its templates are replayed: the operators of one job."""
 
 MOST = 2_000_000
 """Requests of one process of agents, whatever was asked for."""
@@ -117,10 +128,16 @@ def served(folder: Path) -> Iterator[tuple[Served, Http, str]]:
 
 
 def begin(http: Http, n: int, recipe: str) -> list[str]:
-    """Jobs of one task each that have no end of their own."""
+    """Jobs of one task each that have no end of their own; what reads statements reads knobs here."""
     found = []
+    sets = (
+        ["surrogate.inputs=knobs", "draft=none", "stopper=none", "scheduler.trials=1_000_000_000"]
+        if recipe == "autotvm"
+        else []
+    )
     for task in tasks_of(n):
-        job = wire.JobIn(name=task.name, tasks=[wire.TaskWire.of(task)], recipe=recipe, device="toy", trials=10**8)
+        about = {"name": task.name, "recipe": recipe, "sets": sets, "device": "toy", "trials": 10**8}
+        job = wire.JobIn(tasks=[wire.TaskWire.of(task)], **about)
         found.append(http.post("/v1/jobs", job, wire.JobOut, wait_s=60).id)
     return found
 
@@ -358,6 +375,107 @@ def rates(options: argparse.Namespace) -> bool:
     return True
 
 
+class Paced(VirtualClock):
+    """A clock of a replay on which time passes."""
+
+    def advance(self, seconds: float) -> None:
+        """Wait so long."""
+        super().advance(seconds)
+        time.sleep(seconds)
+
+
+class Bench:
+    """What a replaying agent measures with: a recording in the time that it took.
+
+    Args:
+        busy_s: Seconds that it took part in, so far.
+    """
+
+    device = "recorded"
+    targets: Sequence[str] = ("*",)
+    evaluators: Sequence[str] = ("fixed",)
+
+    def __init__(self, parts: Sequence[Any]) -> None:
+        self.versions: dict[str, str] = {}
+        self.parts, self.clock = parts, Paced()
+        self.made: Replay | None = None
+
+    @property
+    def busy_s(self) -> float:
+        return self.clock.now()
+
+    def measurer(self, evaluator: str, options: dict[str, Any]) -> Replay:
+        if self.made is None:
+            piece = Plugins().build("evaluator", evaluator, **options)
+            self.made = Replay(self.parts, piece, self.clock, unrecorded="nearest")
+        return self.made
+
+
+def replayed(folder: Path, agents: int, trials: int, recipe: str) -> tuple[float, float]:
+    """Seconds that a job takes with so many replaying agents, and the share of them in which an agent idles."""
+    parts = [p for file in sorted(RECORDINGS.glob("*-template.json.gz"))[:4] for p in load(file).parts]
+    tasks = [wire.TaskWire.of(p.task) for p in parts]
+    with served(folder) as (_, http, key), ThreadPoolExecutor(agents) as threads:
+        over, benches = threading.Event(), [Bench(parts) for _ in range(agents)]
+
+        def halt() -> str | None:
+            return "over" if over.is_set() else None
+
+        for i, bench in enumerate(benches):
+            outbox = Outbox(folder / f"{i}.db", http.url)
+            agent = Agent(Http(http.url, key), outbox, bench, name=f"a{i}", wait_s=1.0, halt=halt)
+            threads.submit(agent.run)
+        sets = ["batch=24", "scheduler=gradient"]  # which thinks of another operator while one is measured
+        asked = wire.JobIn(name="recorded", device="recorded", recipe=recipe, tasks=tasks, trials=trials, sets=sets)
+        job = http.post("/v1/jobs", asked, wire.JobOut, wait_s=90)
+        while not any(b.busy_s for b in benches):  # the job's process starts
+            time.sleep(0.01)
+        began = time.monotonic()
+        while (last := http.get(f"/v1/jobs/{job.id}", wire.JobOut)).state == "running":
+            time.sleep(0.2)
+        wall_s = time.monotonic() - began
+        over.set()
+    if last.state != "done":
+        raise SystemExit(f"the job is {last.state}: {last.reason}")
+    return wall_s, max(0.0, 1 - sum(b.busy_s for b in benches) / (agents * wall_s))
+
+
+def with_agents(options: argparse.Namespace) -> bool:
+    """The work of one replaying agent, and of two."""
+    seconds = {}
+    for agents in (1, 2):
+        with tempfile.TemporaryDirectory(prefix="tt-service-") as folder:
+            seconds[agents], idle = replayed(Path(folder), agents, options.trials, options.recipe)
+        row(f"{options.trials} trials, {agents} agent{'s' * (agents > 1)}", seconds[agents], None, "s")
+        row("  an agent idles", 100 * idle, 10.0 if agents == 1 else None, "%")
+    row("work of two, of one's", seconds[1] / seconds[2], 1.8, "x", least=True)
+    return True
+
+
+def beside_local(options: argparse.Namespace) -> bool:
+    """`tt tune` on this machine and through a server on it, in turns."""
+    taken: dict[str, list[float]] = {"here": [], "through the server": []}
+    with tempfile.TemporaryDirectory(prefix="tt-service-") as folder, served(Path(folder)) as (_, http, key):
+        for turn in range(options.turns):
+            for how, seconds in sorted(taken.items(), reverse=bool(turn % 2)):
+                own = Path(folder, f"{how.split()[0]}-{turn}")
+                own.mkdir()
+                command = [sys.executable, "-m", "tt_core", "tune", options.model, "--trials", str(options.trials)]
+                command += ["--recipe", options.recipe, "--seed", str(turn), "--out", "out.so"]
+                command += ["--server", http.url, "--private"] if how != "here" else []
+                began = time.monotonic()
+                done = subprocess.run(
+                    command, cwd=own, env={**os.environ, "TT_KEY": key}, capture_output=True, text=True
+                )
+                seconds.append(time.monotonic() - began)
+                if done.returncode:
+                    raise SystemExit(f"{' '.join(command)}: exit {done.returncode}\n{done.stderr[-2000:]}")
+                row(f"tt tune {how}", seconds[-1], None, "s", f"turn {turn + 1}")
+    here, there = (sum(taken[how]) for how in ("here", "through the server"))
+    row("through a server, of local", there / here, 1.10, "x")
+    return True
+
+
 def spent(seen: Seen, cpu_s: float, wall_s: float) -> str:
     """What a load cost the server."""
     return f"{1e3 * cpu_s / max(1, seen.requests):.2f} ms of CPU a request, {100 * cpu_s / wall_s:.0f} % of a processor"
@@ -412,15 +530,20 @@ def filled(history: Path, rows: int, jobs: int) -> None:
     store.close()
 
 
-def row(what: str, value: float, target: float | None, unit: str, more: str = "") -> None:
-    """A line of the table."""
-    verdict = "" if target is None else f"   target {target:g} {unit}: {'reached' if value <= target else 'MISSED'}"
+def row(what: str, value: float, target: float | None, unit: str, more: str = "", least: bool = False) -> None:
+    """A line of the table: a value, and its target, the most or the `least` that it may be."""
+    reached = target is not None and (value >= target if least else value <= target)
+    share = f"{value / target:.2f} of the target" if target else ""
+    verdict = "" if target is None else f"   {share}, {target:g} {unit}: {'reached' if reached else 'MISSED'}"
     print(f"{what:26} {value:9.2f} {unit:2}{verdict}{f'   ({more})' if more else ''}", flush=True)
+
+
+PARTS = {"starts": starts, "load": under_load, "rate": rates, "agents": with_agents, "local": beside_local}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=("load", "rates", "starts"), help="One part of it")
+    parser.add_argument("--only", choices=tuple(PARTS), help="One part of it")
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--agents", type=int, default=64)
     parser.add_argument("--rate", type=float, default=2000.0, help="Asks, and tells, a minute")
@@ -429,11 +552,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--recipe", default="autotvm")
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--jobs", type=int, default=200)
+    parser.add_argument("--trials", type=int, default=96, help="Of a replayed job, and of each tt tune")
+    parser.add_argument("--turns", type=int, default=2, help="Of tt tune here and through a server")
+    parser.add_argument("--model", default="op:matmul:512,512,512", help="For tt tune")
     options = parser.parse_args(arguments)
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[name] = "1"
-    parts = {"load": under_load, "rates": rates, "starts": starts}
-    well = [part(options) for name, part in parts.items() if options.only in (None, name)]
+    well = []
+    for name, part in PARTS.items():
+        if options.only in (None, name):
+            print(f"{name}: {' '.join((part.__doc__ or '').split())}", flush=True)
+            well.append(part(options))
     return 0 if all(well) else 1
 
 

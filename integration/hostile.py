@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-__all__ = ["FILES", "harmless"]
+__all__ = ["FILES", "chain", "harmless"]
 
 
 def _model(nodes: list[onnx.NodeProto], *weights: onnx.TensorProto) -> bytes:
@@ -24,6 +25,15 @@ def harmless(folder: Path) -> Path:
     (folder / "weights.bin").write_bytes(weights.tobytes())
     path = folder / "model.onnx"
     path.write_bytes(_model([helper.make_node("MatMul", ["x", "w"], ["y"])], _outside("weights.bin", [4, 4])))
+    return path
+
+
+def chain(folder: Path, many: int) -> Path:
+    """So many operators, one after the other: each costs some milliseconds."""
+    names = ["x", *(f"v{i}" for i in range(1, many)), "y"]
+    nodes = [helper.make_node("Relu", [a], [b]) for a, b in pairwise(names)]
+    path = folder / "chain.onnx"
+    path.write_bytes(_model(nodes))
     return path
 
 

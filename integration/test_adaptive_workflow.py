@@ -90,6 +90,7 @@ def test_the_task_itself_is_never_lent():
     assert run.true_s == alone.true_s, "nothing is lent, so nothing is guided"
 
 
+@pytest.mark.slow
 def test_a_run_of_the_command_starts_from_another_operators_history(here):
     options = ["--space", "template", "--set", "batch=12", "--history", "tt.db", "--json"]
     search = ["--recipe", "adaptive-workflow", "--set", "searcher.chains=8", "--set", "searcher.steps=20"]

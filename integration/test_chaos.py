@@ -32,6 +32,7 @@ def test_random_faults_lose_nothing_and_leave_nothing(tmp_path):
         assert list(turn._reports({"[1]"}, set())) == ["output: 1 reported rows are not in the history"]
 
 
+@pytest.mark.slow
 def test_damaged_and_hostile_inputs_end_as_documented(tmp_path, tt_in, monkeypatch):
     """All kinds but those that need the compiler."""
     sound, work = tmp_path / "sound", tmp_path / "work"

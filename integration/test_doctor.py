@@ -8,9 +8,12 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
+import pytest
+
 DOCUMENTED = (Path(__file__).parents[1] / "docs" / "doctor.md").read_text()
 
 
+@pytest.mark.slow
 def test_this_machine(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "tt_core", "doctor", "--json"], cwd=tmp_path, capture_output=True, text=True

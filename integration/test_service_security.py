@@ -22,6 +22,7 @@ from tt_service.database import path_of
 from tt_service.desk import Desk
 from tt_service.guard import Guard
 from tt_service.keys import SCOPES, Keys
+from tt_service.thinkers import Places
 from tt_spec import StoreError, VirtualClock
 from tt_spec.pieces.synthetic import synthetic_task
 
@@ -63,7 +64,7 @@ class House:
 
     def __init__(self, folder: Path) -> None:
         self.clock, self.folder = VirtualClock(1e9), folder
-        self.desk = Desk(folder / "shared.db", thinkers=0)
+        self.desk = Desk(folder / "shared.db", Places(0))
         self.keys = Keys(path_of(folder / "shared.db"), self.clock)
         self.app = build(self.desk)
         guard = Guard(self.app, self.keys, clock=self.clock)
@@ -289,7 +290,7 @@ def test_what_fails_inside_is_told_to_the_log_alone(house, monkeypatch, caplog, 
 
 def test_the_document_says_nothing_of_keys(house):
     text = json.dumps(house.tell(house.mine, "GET", "/openapi.json").json())
-    assert house.mine not in text and str(house.desk.history) not in text
+    assert house.mine not in text and house.desk.histories.path not in text
 
 
 # -- what schemathesis makes of the document ---------------------------------------------------------------------------

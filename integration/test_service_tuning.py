@@ -11,11 +11,12 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 from tt_bench.files import load
 from tt_bench.replay import Replay
@@ -305,3 +306,32 @@ def test_with_one_agent_and_one_seed_the_rows_are_those_of_a_local_run(place, tm
     remote.close()
     assert rows == [(m.task_key, m.config, m.origin, m.seconds) for m in store.query()]
     assert {m[2] for m in rows} >= {"random", "search"}
+
+
+def test_an_operator_never_gets_the_rows_that_the_server_has_of_another_with_its_key(place, client, monkeypatch):
+    """Two clients, each with a history of its own, and two operators whose hashes are forged to collide."""
+    monkeypatch.setattr("tt_core.compiler.lower._workload", lambda mod: "all the same")
+    options = ["--trials", "4", "--set", "batch=4", "--json", "--recipe", "random", "--server", place.url]
+
+    def keys(model: str, history: str) -> tuple[str, int]:
+        done = client("tune", model, *options, "--history", history)
+        started = next(e for e in events(done.stdout) if e["event"] == "run_started")
+        with closing(SqliteStore(place.folder / history)) as store:
+            return started["tasks"][0]["key"], len(list(store.query()))
+
+    first, _ = keys(_reduction(place.folder, "ReduceMax"), "first.db")
+    second, known = keys(_reduction(place.folder, "ReduceMin"), "second.db")
+    assert second != first and known < 8, "nothing of the other's came along"
+    assert keys("ReduceMax.onnx", "third.db")[0] == first
+    with closing(SqliteStore(place.folder / "shared.db")) as store:
+        assert all(store.task(key) is not None for key in (first, second))
+
+
+def _reduction(folder: Path, operator: str) -> str:
+    """The name of a model in the folder."""
+    sides = onnx.helper.make_tensor_value_info("x", 1, [64, 256]), onnx.helper.make_tensor_value_info("y", 1, [64, 1])
+    node = onnx.helper.make_node(operator, ["x"], ["y"], axes=[1])
+    graph = onnx.helper.make_graph([node], "reduction", sides[:1], sides[1:])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 13)], ir_version=8)
+    onnx.save(model, folder / f"{operator}.onnx")
+    return f"{operator}.onnx"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 from tt_core.elsewhere import recipe_here
@@ -12,8 +14,12 @@ from tt_core.suggested import taken
 from tt_history import SqliteStore, suggest
 from tt_history.suggestion.suggest import Subject
 from tt_history.suggestion.toml import written
+from tt_search.anneal import Anneal
 from tt_spec import Plugins, Task
-from tt_spec.recipe import read_toml, resolve
+from tt_spec.assembly import assemble
+from tt_spec.pieces.random_searcher import RandomSearcher
+from tt_spec.pieces.synthetic import synthetic_task
+from tt_spec.recipe import read_toml, recipe_of, resolve
 from tt_spec.suggestions import Suggestion, keep
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
@@ -86,19 +92,51 @@ def test_a_run_takes_the_newest_suggestion_of_its_device_and_says_which(tmp_path
 
     def told(kind, device, better, content):
         keep(store, Suggestion(kind, device, better, content, "replay" if better else None, {}, who="ann"))
-        got, (said,) = taken(request, first, store, tasks, "here")
-        return got, said
+        got, said = taken(request, first, store, tasks, "here")
+        return got, "\n".join(said)
 
     content = {"batch": 8, "searcher": {"piece": "anneal", "chains": 16}, "store": {"piece": "lines"}}
     got, said = told("matmul", "elsewhere", True, content)
     assert got is first and "no suggestion" in said
     got, said = told("dwconv2d", "here", True, content)
-    assert got.pieces["searcher"] == ("anneal", {"chains": 16}) and got.batch == 24, "--set goes last"
+    assert got.pieces["searcher"] == first.pieces["searcher"] and got.batch == 24, "--set goes last"
+    assert got.of("dwconv2d").pieces["searcher"] == ("anneal", {"chains": 16})
     assert got.pieces["store"] == ("sqlite", {}) and got.name == "suggested"
     assert "by ann for dwconv2d, 0% of the work" in said
+    assert got.of("matmul") is got
     got, said = told("matmul", "here", False, {})
-    assert got is first and said.endswith("for matmul, 100% of the work, is to keep the default")
+    assert "for matmul, 100% of the work, is to keep the default\nrecipe suggested: " in said
+    assert got.of("matmul").pieces["surrogate"] == first.pieces["surrogate"]
+    heavy = {"batch": 4, "searcher": {"piece": "evolve"}, "stopper": {"piece": "patience"}}
+    got, said = told("matmul", "here", True, heavy)
+    assert got.pieces["searcher"] == ("evolve", {}) and got.pieces["stopper"] == ("patience", {}), "it decides"
+    assert got.of("dwconv2d").pieces["searcher"] == ("anneal", {"chains": 16}) and len(said.splitlines()) == 2
+    assert got.of("dwconv2d").pieces["stopper"] == ("patience", {})
+    told("dwconv2d", "here", False, {})
     got, said = told("matmul", "here", True, {"searcher": {"piece": "gone"}})
     assert got is first and "cannot be used here" in said and "no searcher is called 'gone'" in said
     assert taken(Request("op"), first, store, tasks, "here") == (first, [])
     store.close()
+
+
+def test_each_kind_of_operator_is_searched_by_its_own_pieces():
+    model = {"surrogate": {"piece": "xgb", "shared": True}}
+    kinds = {"conv2d": {"searcher": {"piece": "anneal", "chains": 16}, **model}, "pool": model}
+    recipe = recipe_of("mine", {"batch": 8, "kind": kinds}, (), Plugins())
+    tasks = [
+        replace(synthetic_task(), key=f"t{i}", op=op) for i, op in enumerate(("conv2d", "matmul", "conv2d", "pool"))
+    ]
+    first, plain, second, pool = assemble(recipe, tasks, None).pipelines
+    assert [type(p.searcher) for p in (first, second)] == [Anneal] * 2
+    assert [type(p.searcher) for p in (plain, pool)] == [RandomSearcher] * 2
+    assert cast(Anneal, first.searcher).chains == 16
+    assert first.surrogate is second.surrogate is not pool.surrogate, "a shared model is its kind's"
+    assert type(pool.surrogate) is type(first.surrogate) is not type(plain.surrogate)
+
+
+def test_a_shared_model_is_made_once_for_all_tasks(monkeypatch):
+    recipe = recipe_of("mine", {"surrogate": {"piece": "xgb", "shared": True}}, (), Plugins())
+    made, build = [], recipe.build
+    monkeypatch.setattr(recipe, "build", lambda role, **more: made.append(role) or build(role, **more))
+    assemble(recipe, [replace(synthetic_task(), key=f"t{i}") for i in range(9)], None)
+    assert made.count("surrogate") == 1, "it may have weights to read"

@@ -146,6 +146,14 @@ def test_hostile_files_are_one_line_in_the_cage(tmp_path, capsys, name):
     assert len(lines) == 1 and lines[0].startswith("tt: ") and said in lines[0]
 
 
+def test_a_model_that_takes_long_is_one_line(tmp_path, capsys, monkeypatch):
+    """Reading takes time in proportion to the operators, and no more than may be: here 3 seconds."""
+    monkeypatch.setattr("tt_core.untrusted.SECONDS", 1)
+    assert tt(["tasks", str(hostile.chain(tmp_path, 4000)), "--untrusted"]) == 3
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("reading it takes more than the 3 seconds of the processor that it may have")
+
+
 @pytest.mark.parametrize("name", ["model.pt2", "model.py", "missing.onnx"])
 def test_other_kinds_are_refused(tmp_path, capsys, name):
     path = tmp_path / name

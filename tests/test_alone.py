@@ -1,7 +1,11 @@
 """tools/alone.py: a package that needs more than it declares, or whose wheel lacks a file, fails there."""
 
 import importlib.util
+import os
+import py_compile
+import shutil
 import textwrap
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
 import pytest
@@ -92,6 +96,35 @@ def test_every_file_must_be_in_the_wheel(packages, capsys):
     assert alone.main([], packages) == 1
     shown = capsys.readouterr().out
     assert "not in the wheel: fake_leaf/data.toml" in shown and "FAILED: wheel" in shown
+
+
+def test_bytecode_is_shared_by_what_has_one_time_and_size(tmp_path, monkeypatch):
+    first, shared, second = tmp_path / "first", tmp_path / "shared", tmp_path / "second"
+    for name in ("same", "newer", "absent"):
+        path = first / "some" / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("FOUND = 'linked'")
+        py_compile.compile(str(path))
+    (second / "some").mkdir(parents=True)
+    for path in (first / "some").glob("*.py"):
+        if path.name != "absent.py":
+            shutil.copy2(path, second / "some")
+    os.utime(second / "some" / "newer.py", (1e9, 1e9))
+    alone.share_bytecode(first, shared, new=True)
+    alone.share_bytecode(shared, second)
+    alone.share_bytecode(shared, second)
+    assert len(list(shared.rglob("*.pyc"))) == 3 and len(list(second.rglob("*.pyc"))) == 2
+    alone.share_bytecode(shared, tmp_path / "empty")
+    assert not (tmp_path / "empty").exists(), "a folder would be a package"
+
+    monkeypatch.setattr(SourceFileLoader, "source_to_code", lambda *_, **__: compile("FOUND = 'compiled'", "", "exec"))
+    monkeypatch.setattr("sys.dont_write_bytecode", True)
+    found: dict[str, dict[str, str]] = {"same": {}, "newer": {}}
+    for name, names in found.items():
+        code = SourceFileLoader(name, str(second / "some" / f"{name}.py")).get_code(name)
+        assert code is not None
+        exec(code, names)
+    assert [names["FOUND"] for names in found.values()] == ["linked", "compiled"]
 
 
 def test_all_packages_are_covered(capsys):

@@ -89,10 +89,13 @@ def test_the_call_in_a_page_has_arguments_that_exist(page):
     assert set(re.findall(r"(\w+)=", call)) <= {*inspect.signature(tune).parameters, *Asked.__annotations__}
 
 
-def test_the_recipe_in_the_docs_is_one(tmp_path):
+def test_the_recipe_in_the_docs_is_one_and_kinds_may_be_added(tmp_path):
     from tt_spec.recipe import resolve
 
-    (text,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "recipes.md").read_text(), re.DOTALL)
+    whole, kinds = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "recipes.md").read_text(), re.DOTALL)
     path = tmp_path / "mine.toml"
-    path.write_text(text)
+    path.write_text(whole)
     assert resolve(str(path)).describe()["searcher"] == {"piece": "anneal", "chains": 64}
+    path.write_text(f"{whole}\n{kinds}")
+    told = resolve(str(path)).describe()["kind"]
+    assert told == {"matmul": {"searcher": {"piece": "evolve"}, "draft": {"piece": "none"}}}

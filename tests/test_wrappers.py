@@ -14,8 +14,7 @@ from tt_bench.thinking import Stopwatch, WatchedModel, WatchedPrograms
 from tt_spec import Slot, VirtualClock
 from tt_spec.light import LightScheduler
 from tt_spec.pieces.synthetic import synthetic_task
-from tt_spec.pipeline import ProgramSource
-from tt_spec.roles import CAPABILITIES, Scheduler, Surrogate, capabilities
+from tt_spec.roles import CAPABILITIES, ProgramSource, Scheduler, Surrogate, capabilities
 
 WRAPPERS = {
     "LightScheduler": ("scheduler", Scheduler, LightScheduler),
@@ -72,6 +71,7 @@ def test_a_recorded_tasks_measurer_forwards_what_its_pool_can():
     live.expect(task, row[None])
     live.trace()
     list(live.retime(task, row[None]))
+    live.rescaled(task)
     live.race(task, row[None])
     live.check(task, row)
     live.doubts(task, row)
@@ -79,8 +79,8 @@ def test_a_recorded_tasks_measurer_forwards_what_its_pool_can():
     live.run_model("a.so", {})
     live.nudge_model("a.so", {}, 1e-6, (1,))
     live.close()
-    called = ["prestart", "expect", "trace", "retime", "race", "check", "doubts", "race_models", "run_model"]
-    called += ["nudge_model", "close"]
+    called = ["prestart", "expect", "trace", "retime", "rescaled", "race", "check", "doubts", "race_models"]
+    called += ["run_model", "nudge_model", "close"]
     assert inner.called == called
     assert {c.__name__ for c in capabilities("measurer", live)} == {c.__name__ for c in CAPABILITIES["measurer"]}
 

@@ -6,12 +6,13 @@
 
 The tests run on a copy outside the source tree, so that they find what the wheel holds and no more. Beside the package
 they may use the group `test` of its `[dependency-groups]`. Our other packages come from wheels built in the same run,
-all else from the package index through uv's cache, which the environments share.
+all else from the package index through uv's cache, which the environments share, as they do bytecode.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shutil
 import subprocess
@@ -153,7 +154,12 @@ class Run:
         settings = ["-c", ROOT / "pyproject.toml", "--rootdir", copy.parent, "-p", "no:cacheprovider"]
         if suite.parent.name != "integration" and not options.oldest:
             settings += ["-m", "not slow and not together"]  # tools/suite.py has them, with the same versions
+        modules, shared = next(environment.glob("lib/python*/site-packages"), None), self.at.parent / "bytecode"
+        if modules is not None:
+            share_bytecode(shared, modules)
         self._step("tests", [folder / "pytest", *settings, *choice, copy / suite.name], cwd=copy)
+        if modules is not None:
+            share_bytecode(modules, shared, new=True)
         if self.passed:
             self.result = self.log.read_text().splitlines()[-1].split(" in ")[0]
         if not options.keep:
@@ -164,7 +170,7 @@ class Run:
         if not self.passed:
             return
         start = time.monotonic()
-        # uv compiles nothing: without bytecode each of the processes that a test starts would compile TVM again
+        # uv compiles nothing: what no environment has compiled yet, each of the processes that a test starts would
         hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE")
         variables = {k: v for k, v in os.environ.items() if k not in hidden}
         code = 0
@@ -180,6 +186,20 @@ class Run:
         if self.passed:
             self.passed, self.result = False, f"FAILED: {step}"
             print(f"{message}\n{self.name}: {step} failed, the whole log is {self.log}", flush=True)
+
+
+def share_bytecode(here: Path, there: Path, new: bool = False) -> None:
+    """Link the bytecode below `here` to below `there`, of the modules that are there or, if `new`, of all.
+
+    TVM's, SciPy's and scikit-learn's takes 4 s of CPU to make. uv links modules to its cache, so that they have one
+    time and size in all environments, by which Python recognises what belongs to them. It makes all else anew.
+    """
+    for made in here.rglob("*.pyc"):
+        link = there / made.relative_to(here)
+        if new or (link.parents[1] / f"{made.name.partition('.')[0]}.py").is_file():
+            link.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                link.hardlink_to(made)
 
 
 def left_out(source: Path, wheel: Path) -> list[str]:

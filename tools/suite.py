@@ -3,26 +3,38 @@
     hatch run test                          # everything
     hatch run test packages/tt-space -k x   # with arguments: pytest with these, in the workspace's environment
 
-First come `tests/`, `integration/` and the packages' tests that are marked `slow` or `together`, on all cores; then
-every package alone with the rest of its own (tools/alone.py), a few at once. Both run whatever the first says.
+Together, on all cores: `tests/`, `integration/` and the packages' tests that are marked `slow` or `together`. Beside
+them, on the time that those leave while they wait, every package alone with the rest of its own (tools/alone.py), which
+is shown at the end. Both run whatever the other says.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
-
-import alone
+from pathlib import Path
 
 PYTEST = ("pytest", "-n", "auto", "--dist", "worksteal")
+ALONE = (sys.executable, str(Path(__file__).with_name("alone.py")))
 
 
 def main(arguments: Sequence[str]) -> int:
     """0 if all passed."""
     if arguments:
         return subprocess.call([*PYTEST, *arguments])
-    return max(subprocess.call([*PYTEST, "--together"]), alone.main([]))
+    jobs = max((os.cpu_count() or 1) // 2, 1)
+    with tempfile.TemporaryFile("w+") as said:
+        alone = subprocess.Popen([*ALONE, "--jobs", str(jobs)], stdout=said, stderr=said)
+        try:
+            together = subprocess.call([*PYTEST, "--together"])
+        finally:
+            apart = alone.wait()
+            said.seek(0)
+            print(said.read(), end="", flush=True)
+    return int(bool(together or apart))
 
 
 if __name__ == "__main__":

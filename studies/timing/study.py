@@ -93,6 +93,7 @@ def _pairs(evaluator: Any, windows: bool, states: tuple[float, float, float], se
     right, cost_s, values = 0, 0.0, []
     for _ in range(pairs):
         found = {}
+        reference.settle()
         for slower in rng.permutation(2):
             machine.sleep(0.1 + 0.1 * rng.random())
             began = machine.now
@@ -118,6 +119,8 @@ def errors(races: int) -> list[dict[str, Any]]:
             # the incumbent's seconds are what a timing of it found, by the same way of timing
             bar, stopped = Bar(_incumbent(machine, reference if windows else None, rng)), 0
             for _ in range(races):
+                reference.settle()
+                bar = Bar(bar.incumbent_s * reference.rescaled("t"))
                 machine.sleep(0.1 + 0.1 * rng.random())
                 run = machine.candidate(2e-4, SUFFERS)
                 timed = Windows(run, machine.probe, reference.seconds or 1.0, reference.sensitivity("t"))
@@ -141,6 +144,10 @@ def _incumbent(machine: TwoStates, reference: Reference | None, rng: np.random.G
     found = []
     for _ in range(16):
         machine.sleep(0.15)
+        if reference is not None:
+            reference.settle()
+            factor = reference.rescaled("t")
+            found = [factor * s for s in found]
         found.append(_timed(Fixed(slow_factor=0), machine.candidate(2e-4, SUFFERS), machine, reference, Bar(), rng))
     return min(found)
 

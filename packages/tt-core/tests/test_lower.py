@@ -273,9 +273,12 @@ def test_a_key_that_another_operator_has_in_a_history_is_not_taken(monkeypatch):
     monkeypatch.setattr("tt_core.compiler.lower._workload", lambda mod: "all the same")
     history: dict[str, Task] = {}
 
+    def recall(key: str) -> list[Task]:
+        return [history[key]] if key in history else []
+
     def keys(*shapes: tuple[int, int]) -> list[str]:
         mods = [_relax(relax.op.exp, shape) for shape in shapes]
-        found = [t for m in mods for t in lower(m, target.resolve(CPU), PLUGINS, "fake", history.get).tasks]
+        found = [t for m in mods for t in lower(m, target.resolve(CPU), PLUGINS, "fake", recall).tasks]
         history.update({t.key: t for t in found})
         return [t.key for t in found]
 
@@ -287,3 +290,22 @@ def test_a_key_that_another_operator_has_in_a_history_is_not_taken(monkeypatch):
     for damaged in (b"", b"cut", zlib.compress(b"[" * 10**6), zlib.compress(b" " * (65 << 20)), "text"):
         history[first] = replace(history[first], payload=damaged)  # whose it is nobody can tell but by its key
         assert keys((4, 8)) == [first]
+
+
+def test_of_a_task_without_a_payload_the_shapes_tell_whose_key_it_is(monkeypatch):
+    """A history of version 1 kept no more of a task; which outputs a function has it said otherwise."""
+    monkeypatch.setattr("tt_core.compiler.lower._workload", lambda mod: "all the same")
+
+    def found(shape: tuple[int, int], *known: str) -> Task:
+        mod, plain = _relax(relax.op.exp, shape), Task("", "", "", "", (), 0.0)
+        old = [replace(plain, shapes=text) for text in known]
+        recall = lambda key: old if key == usual.key else []  # noqa: E731
+        (task,) = lower(mod, target.resolve(CPU), PLUGINS, "fake", recall if known else lambda key: []).tasks
+        return task
+
+    usual = found((4, 8))
+    assert usual.shapes == "4x8 -> 4x8"
+    assert [found((4, 8), text).key for text in ("", "4x8 -> 4x8", "4x8, 4x8")] == [usual.key] * 3
+    other = found((4, 9), "4x8 -> 4x8")
+    assert other.key not in ("", usual.key)
+    assert found((4, 8), "4x8 -> 4x8", "4x9 -> 4x9").key == other.key, "one of two histories is enough"

@@ -9,6 +9,7 @@ from tt_core import models, target
 from tt_core.compiler.arrays import compare
 from tt_core.compiler.lower import lower
 from tt_core.compiler.primfunc import rounds
+from tt_core.deploy.nudging import Nudged
 from tt_core.deploy.verification import MODEL_TOLERANCE, verify, wanted
 from tt_core.errors import VerificationError
 from tt_core.models.model import Model, Peer, Roundings
@@ -218,3 +219,22 @@ def casting(dtype: str) -> tvm.tirx.PrimFunc:
 
 def test_only_casts_of_floats_to_bytes_are_roundings():
     assert rounds(casting("float32")) and not rounds(casting("int32"))
+
+
+def test_outputs_that_are_missing_or_that_nudging_does_not_explain_are_named():
+    want = np.ones(4, "float32")
+    model = Model("m", None, (), ("y", "z"), None)
+    with pytest.raises(VerificationError, match=r"has 1 outputs, the untuned program has 2"):
+        verify(wanted(model, {}, [want, want]), [want])
+    still = Nudged([want, want], lambda seeds: [[want, want] for _ in seeds])
+    verify(wanted(model, {}, [want, want]), [want, want], still)
+    off = want + np.float32(MODEL_TOLERANCE / 2)  # within the bound, but nothing explains it
+    with pytest.raises(VerificationError, match=r"output 'z' of m does not match the untuned program"):
+        verify(wanted(model, {}, [want, want]), [want, off], still)
+
+
+def test_of_truth_values_no_rounding_allows_another():
+    want = np.array([True, False])
+    verify(wanted(fake(want, want, ~want), {}, [want]), [want])
+    with pytest.raises(VerificationError):
+        verify(wanted(fake(want, want, ~want), {}, [want]), [~want])

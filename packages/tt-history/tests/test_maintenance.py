@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -240,6 +241,22 @@ def test_rows_of_an_operator_whose_key_another_one_has_are_not_merged(tmp_path, 
         assert both.task("a") == ours and both.best("a").seconds == (1e-3,), "the first one's, whatever came later"
         assert [m.task_key for m in both.query()] == ["a", "b"]
         assert whole(both)
+
+
+def test_rows_of_version_1_are_not_merged_into_those_of_an_operator_of_other_shapes(tmp_path):
+    """It kept no workload: the shapes tell, and say the same in two ways of where the outputs begin."""
+    old = tmp_path / "old.db"
+    shutil.copy(Path(__file__).parent / "data" / "version1.sqlite", old)
+    with closing(SqliteStore(old)) as store:
+        known = store.task("a1")
+    assert known is not None and known.shapes == "1x8x8x3, 3x3x3x4 -> 1x8x8x4"
+    cases = ("1x8x8x3 -> 3x3x3x4, 1x8x8x4", False), ("1x9x9x3, 3x3x3x4 -> 1x9x9x4", True)
+    for shapes, apart in ((known.shapes, False), *cases):
+        with closing(SqliteStore(tmp_path / f"{shapes}.db")) as into:
+            into.remember([dataclasses.replace(known, spaces=task("a").spaces, shapes=shapes, payload=b"ours")])
+            with closing(SqliteStore(old)) as store:
+                maintenance.merge([store], into)
+            assert any(m.task_key == "a1" for m in into.query()) != apart
 
 
 def test_an_older_file_does_not_undo_a_newer_verdict(tmp_path):

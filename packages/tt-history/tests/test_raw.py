@@ -45,9 +45,12 @@ def test_knobs_are_explained_as_the_space_decodes_them(space, seed):
         decoded = space.decode(row)
         for found in (fast(row), kept(row)):
             assert same(found, decoded) and repr(found) == repr(decoded)
+        assert fast.text(row) == kept.text(row) == to_json(decoded)
     shape = list(space.shape)
     for odd in ([], [*shape, 0], [-1] * len(shape)):
-        assert fast(odd) is None and kept(odd) is None
+        assert fast(odd) is None and kept(odd) is None and fast.text(odd) is None
+    outside = [n if i == 0 else 0 for i, n in enumerate(shape)]
+    assert fast(outside) is None and fast.text(outside) is None
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import warnings
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -126,7 +127,8 @@ def test_it_is_read_as_it_is(path):
     assert list(store.query("a1", SPACE.key, "epyc")) == [
         m for m in content() if (m.task_key, m.device) == ("a1", "epyc")
     ]
-    assert store.task("a1") is None and store.space(SPACE.key) is None
+    unknown = {"spaces": (), "payload": b"", "workload": ""}
+    assert store.task("a1") == replace(TASKS[0], **unknown) and store.space(SPACE.key) is None
     store.close()
     assert path.read_bytes() == before
 

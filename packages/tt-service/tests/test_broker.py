@@ -285,3 +285,46 @@ def test_a_private_job_is_worked_on_by_its_owner_alone():
     b.open("p", {"t": NEEDS}, only="you")
     b.want("p", "t", [((1,), "search")])
     assert b.ask("a", 8, 0.0) is None and asked(b, "b").job == "p"
+
+
+def expecting() -> Broker:
+    """Two agents that can work on a job's task, and one that cannot."""
+    broker = Broker()
+    broker.open("job", {"conv": Needs("cpu", "llvm", "space", "fixed")})
+    for name, device in (("me/a", "cpu"), ("me/gpu", "gpu"), ("me/b", "cpu")):
+        broker.meet(Agent(name, device, ("llvm",), ("fixed",)), 0.0)
+    return broker
+
+
+def test_each_agent_is_told_a_part_of_what_is_expected_and_gets_that_part_first():
+    broker, rows = expecting(), [(i,) for i in range(6)]
+    broker.expect("job", "conv", rows, 0.0)
+    told = {}
+    for name in ("me/b", "me/a", "me/gpu"):
+        batch = broker.ask(name, 64, 0.0)
+        told[name] = None if batch is None else (batch.kind, list(batch.rows))
+        if batch is not None:
+            broker.answer(name, batch.id, 0.0)
+    assert told == {"me/a": ("expect", rows[:3]), "me/b": ("expect", rows[3:]), "me/gpu": None}
+    broker.want("job", "conv", [((c,), "search") for c in (9, 5, 4, 3, 2, 1, 0)])
+    first, second = broker.ask("me/a", 64, 0.0), broker.ask("me/b", 64, 0.0)
+    assert first is not None and first.rows == ((2,), (1,), (0,), (9,)), "its own, then what nobody built"
+    assert second is not None and second.rows == ((5,), (4,), (3,))
+
+
+def test_what_was_expected_is_not_built_any_more_once_it_is_wanted():
+    broker = expecting()
+    broker.expect("job", "conv", [(0,), (1,)], 0.0)
+    broker.want("job", "conv", [((0,), "search"), ((1,), "search")])
+    found = broker.ask("me/a", 64, 0.0)
+    assert found is not None and (found.kind, found.rows) == ("measure", ((0,),))
+    assert list(broker.calls) == []
+
+
+def test_an_agent_that_dies_while_it_builds_ahead_leaves_nothing_behind():
+    broker = expecting()
+    broker.expect("job", "conv", [(0,), (1,)], 0.0)
+    assert broker.ask("me/a", 64, 0.0) is not None
+    broker.expire(LEASE_S + 1)
+    broker.meet(Agent("me/a", "cpu", ("llvm",), ("fixed",)), LEASE_S + 1)
+    assert broker.ask("me/a", 64, LEASE_S + 1) is None and broker.dead == []

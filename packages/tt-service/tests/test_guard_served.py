@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 import uvicorn
@@ -34,10 +34,10 @@ class Served(uvicorn.Server):
         return self.servers[0].sockets[0].getsockname()[1]
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
+@contextmanager
+def served(folder):
     """A port, and a key."""
-    keys = Keys(tmp_path_factory.mktemp("served") / "s.service")
+    keys = Keys(folder / "s.service")
     key = keys.add("ada", ["jobs"])
     guard = Guard(app, keys, Limits(body=100_000, body_s=0.3))
     options = {**Listening(port=0).options(), "log_config": None}
@@ -48,6 +48,12 @@ def place(tmp_path_factory):
     server.should_exit = True
     thread.join()
     keys.close()
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    with served(tmp_path_factory.mktemp("served")) as found:
+        yield found
 
 
 def talk(port: int, head: str, *parts: bytes) -> tuple[str, str]:
@@ -139,3 +145,30 @@ def test_what_is_too_much_too_slow_or_wrong_ends_there(place, headers, parts, st
 def test_health_keeps_its_answer(place):
     port, _ = place
     assert talk(port, "GET /healthz HTTP/1.1\nHost: x\n\n")[1].endswith("00")
+
+
+def held(port: int, n: int) -> list[socket.socket]:
+    """So many connections on which each a first request was answered, and which are kept."""
+    found = []
+    for _ in range(n):
+        found.append(socket.create_connection(("127.0.0.1", port), timeout=20))
+        found[-1].sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert found[-1].recv(65536).startswith(b"HTTP/1.1 200")
+    return found
+
+
+def test_one_connection_too_many_is_told_when_to_come_back(tmp_path, monkeypatch):
+    monkeypatch.setattr(Heads, "SERVED", 8)
+    monkeypatch.setattr(Heads, "TURNED_AWAY", 2)
+    with served(tmp_path) as (port, key), ExitStack() as those:
+        for s in held(port, 8):
+            those.enter_context(s)
+        status, text = talk(port, head(key))
+        assert status == "HTTP/1.1 503 Service Unavailable", text
+        assert "retry-after: 5" in text.lower() and '{"error": "too many connections now"}' in text
+        for _ in range(2):
+            those.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20))
+        assert talk(port, head(key)) == ("", ""), "beyond those that are turned away a connection is closed unheard"
+        those.pop_all().close()
+        while talk(port, head(key))[0] != "HTTP/1.1 200 OK":  # as soon as the server has seen them go
+            pass

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
+import httpx
 import numpy as np
 import pytest
-from tt_service import wire
+from tt_service import app, wire
+from tt_service.client import HttpService
+from tt_service.database import path_of
 from tt_service.errors import ServiceError
-from tt_service.http import Gone
+from tt_service.http import Gone, Http
+from tt_service.keys import Keys
 from tt_service.thinking import Inbox, Thought
 from tt_service_house import Bench, Judge, house, job_of
 from tt_spec import Entry, Plugins, RunInfo, WallClock, hookimpl
@@ -169,9 +175,13 @@ def test_a_server_that_starts_again_goes_on_and_repeats_no_row(tmp_path):
         job = here.http.post("/v1/jobs", job_of(trials=400, sets=["batch=16"]), wire.JobOut, wait_s=60)
         while agent.measured < 20:
             here.http.get(f"/v1/jobs/{job.id}/events", wire.Events, wait_s=1, after=10**6)
+    rows = [m for m in here.server.desk.store(None).query() if m.origin != "again" and m.error is None]
     with house(tmp_path) as here:
         before = here.http.get(f"/v1/jobs/{job.id}", wire.JobOut)
         assert before.state == "running" and 20 <= before.trials < 400
+        while None in before.best_s.values():  # read beside
+            before = here.http.get(f"/v1/jobs/{job.id}", wire.JobOut)
+        assert before.best_s == {rows[0].task_key: min(m.latency_s for m in rows)}
         here.agent(rows=4)
         assert here.ended(job)[-1].text.startswith("done")
         rows = [m for m in here.server.desk.store(None).query() if m.origin != "again"]
@@ -189,6 +199,22 @@ def test_who_asks_without_waiting_gets_the_work_that_is_there(tmp_path):
         assert again is not None and again.batch == first.batch
         here.http.send("/v1/agents/x/release", wire.Release(batch=first.batch))
         assert here.http.ask("/v1/agents/x/ask", wire.AskIn(rows=4, wait_s=0), 0) is not None
+
+
+def test_one_long_poll_too_many_is_told_when_to_come_back(tmp_path, monkeypatch):
+    monkeypatch.setattr(app, "MOST_WAITING", 1)
+    with house(tmp_path) as here, httpx.Client(headers={"Authorization": f"Bearer {here.key}"}, timeout=60) as client:
+        job = here.http.post("/v1/jobs", job_of(), wire.JobOut, wait_s=60)
+        page = f"{here.url}/v1/jobs/{job.id}/events"
+        with ThreadPoolExecutor(1) as threads:
+            first = threads.submit(client.get, page, params={"after": 10**6, "wait_s": 60})
+            lobby = here.server.config.app.app.state.lobby
+            while not lobby.waiting:
+                assert not first.done(), first.result().text
+            answer = client.get(page, params={"after": 10**6, "wait_s": 0})
+            assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
+            here.http.post(f"/v1/jobs/{job.id}/cancel", None, wire.JobOut)
+            assert first.result().status_code == 200, "whoever came first is answered"
 
 
 def test_a_server_that_ends_in_mid_job_ends_well_and_only_once(tmp_path):
@@ -230,3 +256,26 @@ def test_no_server_is_one_line():
 
     with pytest.raises(ServiceError, match=r"no server answers at http://127.0.0.1:9 \(ConnectError"):
         Http("http://127.0.0.1:9", None).hello()
+
+
+def test_two_jobs_whose_tasks_have_one_key_by_chance_do_not_share_a_history(tmp_path):
+    """A client is told what is known by a key, and takes another; one that does not ask is refused where it shows."""
+    first = replace(synthetic_task(), shapes="4x8 -> 4x8", payload=b"one program")
+    with house(tmp_path) as here:
+        client = HttpService(here.url)
+        client._http = here.http
+        assert client.recall(first.key) == []
+        here.http.post("/v1/jobs", job_of(first, private=True), wire.JobOut, wait_s=60)
+        here.http.post("/v1/jobs", job_of(first), wire.JobOut, wait_s=60)
+        mine = [(t.key, t.target, t.shapes, t.payload) for t in client.recall(first.key)]
+        assert mine == [(first.key, first.target, "4x8 -> 4x8", b"one program")] * 2, "the shared and one's own"
+        keys = Keys(path_of(tmp_path / "shared.db"))
+        other = Http(here.url, keys.add("eve", ("jobs",)))
+        keys.close()
+        assert len(other.get_list(f"/v1/tasks/{first.key}", wire.TaskKnown)) == 1, "another user's private ones are not"
+        other.close()
+        for wrong in (replace(first, shapes="4x9 -> 4x9"), replace(first, target="another")):
+            with pytest.raises(Gone, match="has the key of another operator") as e:
+                here.http.post("/v1/jobs", job_of(wrong), wire.JobOut, wait_s=60)
+            assert e.value.status == 422
+        assert here.server.desk.store(None).task(first.key).shapes == "4x8 -> 4x8"

@@ -5,13 +5,13 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 from tt_space import Both, Sketch, SketchPrograms, TemplatePrograms, WinogradPrograms
 from tt_space.nests.blocks import read_blocks
 from tt_space.nests.features import COUNTS, features_of
 from tt_space.nests.index import Affine, Atom, Differs, Loop, Uninterpreted, divided, remainder, uniform
-from tt_space.nests.interpreter import Interpreter
+from tt_space.nests.interpreter import TRIES, Interpreter
 from tt_space.nests.lower import lowered
 from tt_space.nests.schedule import NestSchedule
 from tt_space.packing import legalizers
@@ -194,13 +194,14 @@ def test_a_products_template_is_as_tvm_extracts_it(rows, columns, seed):
 
 
 @SLOW
+@example(size=6, channels=3, seed=33554433)  # of its first 16 rows TVM would choose another location each time
 @given(size=st.sampled_from([4, 6, 9]), channels=st.sampled_from([3, 16]), seed=st.integers(0, 2**31))
 def test_a_sketchs_rows_are_as_tvm_extracts_them(size, channels, seed):
     def one(builder, x, w):
         return builder.emit(relax.op.nn.conv2d(x, w, padding=1, data_layout="NHWC", kernel_layout="HWIO"))
 
     programs = SketchPrograms(lower(one, [(1, size, size, channels), (3, 3, channels, 32)], packed=False), NATIVE)
-    rows = programs.space.canonical(programs.space.sample(16, np.random.default_rng(seed)))
+    rows = programs.space.canonical(programs.space.sample(40, np.random.default_rng(seed)))
     assert same(programs, rows), programs.interpret.unknown
 
 
@@ -266,5 +267,5 @@ def test_what_is_no_nest_of_loops_is_left_to_tvm():
     with pytest.raises(Uninterpreted, match="index has a Min"):
         read_blocks(mod)
     programs = Sketch().open(mod, NATIVE)
-    assert programs.interpret(programs.space.sample(16, np.random.default_rng(0))) == [None] * 16
+    assert programs.interpret(programs.space.sample(TRIES, np.random.default_rng(0))) == [None] * TRIES
     assert programs.interpret.refusal is not None

@@ -106,6 +106,9 @@ class Able(SyntheticMeasurer):
     def retime(self, task, codes):
         yield from self.measure(task, codes, Bar())
 
+    def rescaled(self, task):
+        return 1.0
+
     def race(self, task, codes, rounds=10, min_ms=10.0, untuned=False):
         return [[1e-3] * rounds for _ in range(len(codes) + untuned)]
 
@@ -152,6 +155,14 @@ class Keeps(MemoryStore):
 
     def runs(self):
         return [{"id": k, "started": 0.0, "reason": r.get("reason"), "info": r} for k, r in self._runs.items()]
+
+    def bests(self):
+        found = {}
+        for m in self.query():
+            if m.error is None and m.origin != "again":
+                key = m.run_id, m.task_key
+                found[key] = min(m.latency_s, found.get(key, math.inf))
+        return found
 
     def summary(self):
         found = {}
@@ -1001,6 +1012,8 @@ CAPABLE = {
         able(retime=lambda self, task, codes: self.measure(task, np.repeat(codes, 2, axis=0), Bar())),
         "times_again_what_it_holds",
     ),
+    ("measurer", "shrinks to nothing"): (able(rescaled=lambda self, task: 0.0), "tells_changes_of_its_scale"),
+    ("measurer", "begins with a change"): (able(rescaled=lambda self, task: 2.0), "tells_changes_of_its_scale"),
     ("measurer", "races one"): (able(race_models=lambda self, paths, *_: [[1e-3]]), "races_libraries"),
     ("surrogate", "silent"): (
         schooled(pretrain=lambda self, groups, rng, report, start=None: None),
@@ -1083,6 +1096,10 @@ CAPABLE = {
     ("store", "lends without end"): (
         keeps(lend=lambda self, task, device, rows: Keeps.lend(self, task, device, 10**6)),
         "lends_what_is_not_the_tasks_own",
+    ),
+    ("store", "runs in one"): (
+        keeps(bests=lambda self: {(run, "t1"): s for (run, _), s in Keeps.bests(self).items()}),
+        "ranks_the_rows_of_each_run",
     ),
     ("store", "one device"): (keeps(summary=lambda self: Keeps.summary(self)[:1]), "summarises_tasks"),
     ("space", "another each time"): (

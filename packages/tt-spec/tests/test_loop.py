@@ -617,6 +617,40 @@ def test_leaders_are_timed_again_and_the_later_timing_counts():
     assert [s for _, s in state.incumbents] == sorted((s for _, s in state.incumbents), reverse=True)
 
 
+class Slowed(SyntheticMeasurer):
+    """After the second batch everything takes three times as long, which it estimates as 2.5."""
+
+    def __init__(self):
+        super().__init__(noise=0)
+        self.asked = 0
+
+    def rescaled(self, task):
+        self.asked += 1
+        return 2.5 if self.asked == 3 else 1.0
+
+    def measure(self, task, codes, bar):
+        for m in super().measure(task, codes, bar):
+            yield replace(m, seconds=((3 if self.asked >= 3 else 1) * m.latency_s,))
+
+    def retime(self, task, codes):
+        return self.measure(task, codes, None)
+
+
+def test_what_was_told_before_a_change_of_the_measurers_scale_is_multiplied_and_leaders_timed_again():
+    out, store, _, (pipe,) = tune(measurer=Slowed())
+    truth = 3 * SyntheticMeasurer(noise=0).seconds(wide_task(), pipe.rows)
+    latest = {m.config: m.latency_s for m in store.query()}
+    kept = np.array([latest[tuple(row)] for row in pipe.rows.tolist()])
+    early = kept < 0.9 * truth
+    assert 0 < early.sum() < len(truth), "the store keeps what was measured"
+    expected = np.where(early, 2.5 * kept, kept)
+    np.testing.assert_allclose(pipe._told.seconds, expected)
+    first = {m.config: m.latency_s for m in reversed(list(store.query()))}
+    again = np.array([first[tuple(row)] for row in pipe.rows.tolist()]) < 0.9 * truth
+    assert expected[again & ~early].min() <= 1.2 * expected[early].min(), "near the front they were timed again"
+    assert out.states[0].best_s == pytest.approx(expected.min())
+
+
 class Foresight(Turns):
     """Three tasks, a slot of two trials each, known beforehand; then as `Turns`."""
 

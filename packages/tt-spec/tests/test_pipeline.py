@@ -453,6 +453,19 @@ def test_two_later_timings_of_a_row_are_one_without_the_first():
     assert p.joined(Trial(other.config, (1.0,), 1)).seconds == (1.0,)
 
 
+def test_after_a_change_of_scale_seconds_are_multiplied_and_the_front_is_timed_again_by_itself():
+    p = pipeline(wide_task())
+    results = told(p, [1.0, 1.02, 1.3, 1.9, 1.4])
+    while len(p.doubtful([])):
+        pass
+    p.joined(Trial(results[0].config, (1.1,), 1))
+    p.rescale(3.0)
+    assert p.best_s == pytest.approx(3.0) and [s for _, s in p.incumbents()] == [pytest.approx(3.0)]
+    again = configs(p.doubtful([]))
+    assert {results[0].config, results[1].config} <= again and results[3].config not in again
+    assert p.joined(Trial(results[0].config, (3.3,), 1)).seconds == (3.3,)
+
+
 def test_rows_that_met_no_state_that_counts_get_a_second_look_where_they_may_be_good():
     p = pipeline(wide_task())
     first = told(p, [1.0, 3.0, 3.0])

@@ -8,7 +8,8 @@ import pytest
 import tt_spec.pieces.hooks
 from tt_spec import Entry, Plugins, hookimpl
 from tt_spec.errors import OptionError
-from tt_spec.recipe import Recipe, read_toml, recipe_of, resolve
+from tt_spec.recipe import Recipe, content_of, read_toml, recipe_of, resolve
+from tt_spec.suggestions import joined
 
 
 def work(self: object) -> None:
@@ -285,3 +286,74 @@ def test_pieces_of_another_machine_are_named_and_not_looked_up():
         "sent", content, ["searcher=walk", "searcher.trials=2"], PLUGINS, elsewhere=("space", "measurer")
     )
     assert (recipe.name, recipe.space, recipe.build("searcher").trials) == ("sent", "far", 2)
+
+
+KINDS = {
+    **_recipe(),
+    "kind": {"conv2d": {"searcher": {"piece": "walk", "trials": 7}, "draft": {"piece": "none"}}, "matmul": {}},
+    "draft": {"piece": "forest"},
+}
+
+
+def kinds(*sets: str, **more: object) -> Recipe:
+    return recipe_of("mine", {**KINDS, **more}, sets, PLUGINS)
+
+
+def test_a_kind_of_operator_has_pieces_of_its_own():
+    recipe = kinds()
+    conv = recipe.of("conv2d")
+    assert conv.build("searcher").trials == 7 and recipe.build("searcher").trials == 5
+    assert conv.build("draft") is None and recipe.build("draft") is not None
+    assert recipe.of("matmul") is recipe and recipe.of("pool") is recipe, "nothing of their own"
+    assert conv.pieces["stopper"] == recipe.pieces["stopper"] and conv.batch == recipe.batch == 8
+    again = recipe_of("mine", content_of(recipe.describe()), (), recipe.plugins)
+    assert again.kinds == recipe.kinds and again.describe() == recipe.describe()
+
+
+def test_a_set_holds_for_all_kinds():
+    option = kinds("searcher.trials=9")
+    assert option.build("searcher").trials == option.of("conv2d").build("searcher").trials == 9
+    piece = kinds("searcher=walk", "draft=none")
+    assert piece.of("conv2d").pieces == piece.pieces and piece.pieces["searcher"] == ("walk", {})
+    other = kinds("searcher.label=x", kind={"conv2d": {"searcher": {"piece": "random"}}})
+    assert other.of("conv2d").pieces["searcher"] == ("random", {}), "an option is one piece's"
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ([], r"tables such as \[kind.conv2d.searcher\]"),
+        ({"conv2d": 3}, r"tables such as \[kind.conv2d.searcher\]"),
+        ({"conv2d": {"evaluator": {"piece": "fixed"}}}, r"\[kind.conv2d.evaluator\] belongs to the whole run"),
+        ({"conv2d": {"batch": 3}}, r"\[kind.conv2d.batch\] belongs to the whole run"),
+        ({"conv2d": {"search": {}}}, r"\[kind.conv2d.search\] is no part of a recipe; a kind has surrogate, draft, "),
+        ({"conv2d": {"searcher": {"trials": 3}}}, r'\[kind.conv2d.searcher\] needs a line piece = "name"'),
+        ({"conv2d": {"searcher": {"piece": "wlak"}}}, "kind.conv2d.searcher|no searcher is called 'wlak'"),
+        ({"conv2d": {"searcher": {"piece": "walk", "refuse": True}}}, "kind.conv2d.searcher: this piece refuses"),
+        ({"conv2d": {"searcher": {"piece": "none"}}}, "no searcher is called 'none'"),
+    ],
+)
+def test_wrong_pieces_of_a_kind_are_named(value, says):
+    with pytest.raises(OptionError, match=says) as e:
+        kinds(kind=value)
+    assert "\n" not in str(e.value) and "recipe 'mine'" in str(e.value)
+
+
+def test_kinds_are_joined_in_one_recipe():
+    default = {
+        "batch": 8,
+        "searcher": {"piece": "walk"},
+        "stopper": {"piece": "patience"},
+        "draft": {"piece": "forest"},
+    }
+    quick = {"batch": 4, "searcher": {"piece": "random"}, "surrogate": {"piece": "forest"}}
+    assert joined({}, default) == joined({"conv2d": None}, default) == default
+    assert joined({"conv2d": quick}, default) == quick
+    both = joined({"conv2d": quick, "matmul": None, "pool": quick}, default)
+    assert both["batch"] == 4 and both["searcher"] == {"piece": "random"} and "stopper" not in both
+    assert both["kind"] == {
+        "matmul": {"surrogate": {"piece": "null"}, "draft": {"piece": "forest"}, "searcher": {"piece": "walk"}}
+    }
+    back = joined({"conv2d": None, "matmul": quick}, default)
+    assert {k: v for k, v in back.items() if k != "kind"} == default, "the heaviest keeps it"
+    assert back["kind"]["matmul"]["draft"] == {"piece": "none"}

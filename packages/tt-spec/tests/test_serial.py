@@ -17,6 +17,7 @@ from tt_spec import (
     Slot,
     TaskState,
     Timing,
+    Trial,
     from_json,
     to_json,
 )
@@ -136,3 +137,13 @@ def test_statements_are_sliced_by_program():
     assert np.array_equal(part.values[: part.offsets[1]], s.values[s.offsets[3] : s.offsets[4]])
     assert np.array_equal(s[np.array([False, True, False, True, True])].operator, s.operator[[1, 3, 4]])
     assert len(s[:0]) == 0
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf, 0.0, -1e-3])
+@pytest.mark.parametrize("place", range(3))
+def test_seconds_that_are_none_are_refused_wherever_they_stand(odd, place):
+    seconds = [1e-3, 2e-3, 3e-3]
+    seconds[place] = odd
+    with pytest.raises(ValueError, match="finite and positive"):
+        Trial((0,), tuple(seconds))
+    assert Trial((0,), (1e308, 1e308)).seconds, "their sum may be infinite"

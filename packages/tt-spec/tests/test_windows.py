@@ -136,16 +136,21 @@ def test_without_readings_it_is_known_that_nothing_tells():
     assert ref.blind and ref.seconds is None
 
 
+def tell(ref: Reference, *seen: Seen) -> None:
+    """Batches of one candidate."""
+    for s in seen:
+        ref.tell("a", s)
+        ref.settle()
+
+
 def test_a_reference_that_no_candidate_meets_any_more_is_given_up():
     ref = Reference(early=(), recent=10)
     ref.look([1.0] * 100)
-    for _ in range(9):
-        ref.tell("a", Seen((2.0,) * 20, False))
+    tell(ref, *[Seen((2.0,) * 20, False)] * 9)
     assert ref.seconds == pytest.approx(1.0) and ref.changes == 0
-    ref.tell("a", Seen((2.0,) * 20, False))
+    tell(ref, Seen((2.0,) * 20, False))
     assert ref.seconds == pytest.approx(2.0) and ref.changes == 1
-    for _ in range(30):
-        ref.tell("a", Seen((2.0,) * 20, True))
+    tell(ref, *[Seen((2.0,) * 20, True)] * 30)
     assert ref.changes == 1
 
 
@@ -154,11 +159,30 @@ def test_a_state_that_only_the_first_look_met_is_corrected_early():
     ref.look([2.0] * 100)
     for i in range(8):
         assert ref.seconds == pytest.approx(2.0), i
-        ref.tell("a", Seen((1.0, 2.0, 2.0, 2.0), False))  # while it waited the state changed: that has no vote
+        tell(ref, Seen((1.0, 2.0, 2.0, 2.0), False))  # while it waited the state changed: that has no vote
     assert ref.seconds == pytest.approx(1.0) and ref.changes == 1
-    for _ in range(100):  # a long slow state is no reason to change again
-        ref.tell("a", Seen((2.0,), False))
+    tell(ref, *[Seen((2.0,), False)] * 100)  # a long slow state is no reason to change again
     assert ref.seconds == pytest.approx(1.0) and ref.changes == 1
+
+
+def test_a_rare_state_that_most_candidates_meet_by_waiting_stays_the_reference():
+    ref = Reference(early=(3, 8))
+    ref.look([1.0] * 100)
+    tell(ref, *[Seen((2.0, 1.0), met=i % 4 != 0) for i in range(8)])
+    assert ref.seconds == pytest.approx(1.0) and ref.changes == 0
+
+
+def test_a_change_waits_for_the_end_of_a_batch_and_is_told_to_each_task_once():
+    ref = Reference(early=(20,))
+    ref.look([2.0] * 10)
+    for task in ("a", "b") * 10:
+        ref.tell(task, Seen((4.0,), False, sensitivity={"a": 0.5, "b": 1.0}[task]))
+    assert ref.seconds == pytest.approx(2.0) and ref.rescaled("a") == ref.rescaled("b") == 1, "not in a batch"
+    ref.settle()
+    assert ref.seconds == pytest.approx(4.0)
+    ref.tell("c", Seen((4.0,), True))
+    assert ref.rescaled("a") == pytest.approx(2**0.5) and ref.rescaled("b") == pytest.approx(2.0)
+    assert ref.rescaled("a") == ref.rescaled("b") == ref.rescaled("c") == ref.rescaled("never timed") == 1
 
 
 def test_a_candidate_that_was_never_run_has_no_vote():

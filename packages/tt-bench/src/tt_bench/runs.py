@@ -26,7 +26,7 @@ from tt_spec import (
     WallClock,
     token,
 )
-from tt_spec.roles import Doubts, Expects, Host, Listener, Prestarts, Retimes, Traces, Work
+from tt_spec.roles import Doubts, Expects, Host, Listener, Prestarts, Recalibrates, Retimes, Traces, Work
 
 from tt_bench.errors import BenchError
 from tt_bench.fitted import Fitted
@@ -270,6 +270,9 @@ class Live:
         own = {tuple(w): tuple(r) for w, r in zip(whole.tolist(), np.asarray(codes).tolist(), strict=True)}
         for m in self.pool.retime(part.whole, whole):
             yield dataclasses.replace(m, config=own[m.config])
+
+    def rescaled(self, task: Task) -> float:
+        return self.pool.rescaled(self.recorded[task.key].whole) if isinstance(self.pool, Recalibrates) else 1.0
 
     def race(
         self, task: Task, codes: np.ndarray, rounds: int = 10, min_ms: float = 10.0, untuned: bool = False

@@ -22,7 +22,6 @@ from tt_spec import (
     Loop,
     Measurement,
     Pipeline,
-    Realised,
     RunInfo,
     Slot,
     Space,
@@ -204,15 +203,6 @@ class _Player:
             if not np.isfinite(tape.seen_s[i]):
                 what = {"error": "run", "why": "failed on the tape"}
             yield Trial((i,), **what)
-
-    def realise(self, task: Task, codes: np.ndarray) -> Realised:
-        return Realised(np.array(codes, dtype=np.int64), (None,) * len(codes))
-
-    def features(self, task: Task, codes: np.ndarray) -> Any:
-        raise NotImplementedError("a tape has no statements")
-
-    def close(self) -> None:
-        """Holds nothing."""
 
 
 class _Charged:

@@ -26,8 +26,7 @@ from tt_spec import (
     VirtualClock,
 )
 from tt_spec.errors import ORIGIN, whose
-from tt_spec.pipeline import ProgramSource
-from tt_spec.roles import Foreknows, Prestarts, Pretrains, Progress, Saves, Surrogate
+from tt_spec.roles import Foreknows, Prestarts, Pretrains, ProgramSource, Progress, Saves, Surrogate
 
 __all__ = ["Stopwatch", "Thinking", "ThinkingPipeline", "Thoughts", "WatchedModel", "WatchedPrograms", "WatchedRecipe"]
 
@@ -139,6 +138,10 @@ class WatchedRecipe:
     def build(self, role: str, **more: Any) -> Any:
         piece = self.recipe.build(role, **more)
         return WatchedModel(piece, self.watch) if role in ("surrogate", "draft") and piece is not None else piece
+
+    def of(self, op: str) -> WatchedRecipe:
+        mine = self.recipe.of(op)
+        return self if mine is self.recipe else WatchedRecipe(mine, self.watch)
 
 
 @dataclass

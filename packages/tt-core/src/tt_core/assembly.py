@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from tt_spec import Task
 from tt_spec.past import Past
 from tt_spec.recipe import Recipe
 from tt_spec.roles import MeasurerOptions, Service
@@ -62,8 +63,14 @@ def peak_of(target: Target) -> Callable[[], float] | None:
     return partial(peak_flops, target) if target.kind.name == "llvm" else None
 
 
-def prepared(request: Request, recipe: Recipe, target: Target, past: Past) -> Prepared:
-    """The request's model, lowered for the target, with the tasks that it chooses; `past` is what is known of them."""
+def prepared(request: Request, recipe: Recipe, target: Target, past: Past, service: Service | None = None) -> Prepared:
+    """The request's model, lowered for the target, with the tasks that it chooses; `past` is what is known of them, and
+    `service` the one that is to search: its history, too, may know another operator by a key."""
+
+    def recall(key: str) -> list[Task]:
+        here = past.recall(key)
+        return [*([here] if here is not None else []), *(service.recall(key) if service is not None else ())]
+
     return prepare(
         request.model,
         target=target,
@@ -74,7 +81,7 @@ def prepared(request: Request, recipe: Recipe, target: Target, past: Past) -> Pr
         skip=request.skip,
         only_heavy=request.only_heavy,
         best=past.best_s,
-        recall=past.recall,
+        recall=recall,
         space=recipe.space,
         plugins=recipe.plugins,
         untrusted=request.untrusted,

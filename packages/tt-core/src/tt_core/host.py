@@ -13,8 +13,8 @@ from tt_spec.serial import JsonObject
 
 if TYPE_CHECKING:
     from tt_spec.assembly import Assembled, Pieces
-    from tt_spec.pipeline import ProgramSource
     from tt_spec.recipe import Recipe
+    from tt_spec.roles import ProgramSource
     from tvm.target import Target
 
     from tt_core.events.retell import Retold

@@ -19,10 +19,8 @@ from tt_spec import (
     Loop,
     Measurement,
     Plugins,
-    Realised,
     RunInfo,
     RunState,
-    Statements,
     Task,
     TaskState,
     Trial,
@@ -261,8 +259,8 @@ class _Imagined:
     def tell(self, batch_id: int, results: Sequence[Measurement]) -> None:
         """Nothing is learned from pretence."""
 
-    def refusal(self, row: np.ndarray) -> Trial:
-        raise NotImplementedError("no imagined row is refused")
+    def refused(self, asked: Batch) -> list[Trial]:
+        return []
 
     def measured(self, trial: Trial, **about: Any) -> Measurement:
         return Measurement(self.task.key, self.task.space.key, trial.config, {}, trial.seconds, trial.runs, **about)
@@ -301,15 +299,6 @@ class _Pretends:
         for i in codes[:, 0].tolist():
             self.clock.advance(self.trial_s[task.key])
             yield Trial((i,), (reached if i == tried - 1 else max(before, reached),), runs=1)
-
-    def realise(self, task: Task, codes: np.ndarray) -> Realised:
-        return Realised(codes, (None,) * len(codes))
-
-    def features(self, task: Task, codes: np.ndarray) -> tuple[Statements, np.ndarray]:
-        raise NotImplementedError("imagined rows have no statements")
-
-    def close(self) -> None:
-        """Holds nothing."""
 
 
 def _state(task: Task, rows: Sequence[Measurement]) -> TaskState:

@@ -23,7 +23,7 @@ from tt_core.selection import select
 if TYPE_CHECKING:
     from tvm.target import Target
 
-    from tt_core.compiler.lower import Lowered
+    from tt_core.compiler.lower import Lowered, Recall
     from tt_core.models.model import Fixed, Model
 
 __all__ = ["Prepared", "prepare"]
@@ -54,7 +54,7 @@ def prepare(
     skip: str | Sequence[str] = Request.skip,
     only_heavy: bool = Request.only_heavy,
     best: Callable[[Task], float] = lambda task: math.inf,
-    recall: Callable[[str], Task | None] = lambda key: None,
+    recall: Recall = lambda key: (),
     space: str = "both",
     plugins: Plugins | None = None,
     fix: Fixed | None = None,
@@ -63,8 +63,8 @@ def prepare(
 ) -> Prepared:
     """Import and lower a model, and pick tasks as `tt_core.selection.select` does.
 
-    `best` gives the seconds of a task's best program so far, inf where there is none, and `recall` the task that a
-    history knows by a key, so that no other operator has its rows; `fix` gives inputs of an ONNX
+    `best` gives the seconds of a task's best program so far, inf where there is none, and `recall` the tasks that
+    histories know by a key, so that no other operator has its rows; `fix` gives inputs of an ONNX
     model values, by name; `precision` is "exact", or "float32" for a quantised one. An
     `untrusted` file is read in a process of its own that may do little.
     """

@@ -1,4 +1,4 @@
-"""`--recipe suggested`: what the newest suggestion of the history says for a model's heaviest kind of operator."""
+"""`--recipe suggested`: what the newest suggestions of the history say for a model's kinds of operators."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from datetime import datetime, timezone
 from tt_spec import Task
 from tt_spec.assembly import about_the_history
 from tt_spec.errors import OptionError
-from tt_spec.recipe import SUGGESTED, Recipe, recipe_of
+from tt_spec.recipe import SUGGESTED, Recipe, content_of, recipe_of
 from tt_spec.roles import ListsRuns, Store
-from tt_spec.suggestions import Suggestion, newest
+from tt_spec.serial import JsonObject
+from tt_spec.suggestions import Suggestion, joined, newest
 
 from tt_core.request import Request
 from tt_core.selection import share_of
@@ -27,11 +28,12 @@ _FOREIGN = ("store", "measurer", "space")
 def taken(
     request: Request, recipe: Recipe, store: Store, tasks: Sequence[Task], device: str
 ) -> tuple[Recipe, list[str]]:
-    """The recipe to run, and a line that says which suggestion was taken, or why none.
+    """The recipe to run, and for each kind of operator with a suggestion a line that says which one it was.
 
     Args:
         recipe: That the run began with; it is kept unless the suggested one was asked for.
-        tasks: Of the model. Kinds of operators are asked about by their share of its work, the heaviest first.
+        tasks: Of the model. The heaviest kind of operator decides on what belongs to the whole run, the others have
+            their own pieces (`tt_spec.suggestions.joined`).
     """
     if request.recipe != SUGGESTED:
         return recipe, []
@@ -40,20 +42,30 @@ def taken(
         share[task.op] += float(s)  # type: ignore[assignment]
     with about_the_history():
         runs = store.runs() if isinstance(store, ListsRuns) else []
+    kinds: dict[str, JsonObject | None] = {}
+    said = []
     for kind, part in share.most_common():
-        found = newest(runs, kind, device)
-        if found is None:
+        kinds[kind] = None
+        if (found := newest(runs, kind, device)) is None:
             continue
         about = f"the suggestion of {_source(found)} for {kind}, {part:.0%} of the work"
         if not found.better:
-            return recipe, [f"recipe {DEFAULT}: {about}, is to keep the default"]
+            said.append(f"recipe {DEFAULT}: {about}, is to keep the default")
+            continue
+        content = {k: v for k, v in found.recipe.items() if k not in _FOREIGN}
         try:
-            content = {k: v for k, v in found.recipe.items() if k not in _FOREIGN}
-            return recipe_of(SUGGESTED, content, request.sets, recipe.plugins), [f"recipe {SUGGESTED}: {about}"]
+            recipe_of(SUGGESTED, content, request.sets, recipe.plugins)
         except OptionError as e:
-            return recipe, [f"recipe {DEFAULT}: {about}, cannot be used here ({e})"]
-    kinds = ", ".join(k for k, _ in share.most_common(3)) or "nothing"
-    return recipe, [f"recipe {DEFAULT}: the history has no suggestion for {kinds} on {device}; tt suggest makes one"]
+            said.append(f"recipe {DEFAULT}: {about}, cannot be used here ({e})")
+            continue
+        kinds[kind] = content
+        said.append(f"recipe {SUGGESTED}: {about}")
+    if any(content is not None for content in kinds.values()):
+        content = joined(kinds, content_of(recipe.describe()))
+        return recipe_of(SUGGESTED, content, request.sets, recipe.plugins), said
+    names = ", ".join(k for k, _ in share.most_common(3)) or "nothing"
+    none = f"recipe {DEFAULT}: the history has no suggestion for {names} on {device}; tt suggest makes one"
+    return recipe, said or [none]
 
 
 def _source(s: Suggestion) -> str:

@@ -115,7 +115,7 @@ def _open(request: Request, plugins: Plugins, stages: Stages, stack: ExitStack, 
         measurer = start_measurer(recipe, workers(recipe, threads_of(target)), stack, ships)
     past = Past(store, away or device_fingerprint(target), compiler())
     with stages.stage("reading", f"reading {_named(request.model)}"):
-        ready = prepared(request, recipe, target, past)
+        ready = prepared(request, recipe, target, past, service)
     recipe, said = taken(request, recipe, store, ready.tasks, past.device)
     if measurer is None and away is None:
         start_models(recipe)

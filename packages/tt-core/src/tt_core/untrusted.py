@@ -65,7 +65,7 @@ class Suspect:
             raise ModelError(f"--untrusted takes ONNX files (.onnx), {self.path} is none: other kinds may run programs")
 
     def read(
-        self, target: Target, plugins: Plugins, space: str, recall: Recall = lambda key: None
+        self, target: Target, plugins: Plugins, space: str, recall: Recall = lambda key: ()
     ) -> tuple[Model, Lowered]:
         """The model, lowered for a target as `tt_core.compiler.lower.lower` does it."""
         from tt_core.compiler.lower import tasks_of

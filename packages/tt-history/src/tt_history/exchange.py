@@ -11,10 +11,11 @@ import os
 import sqlite3
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,9 @@ __all__ = ["export", "take"]
 
 _PART = 4096
 """Records that are written at once."""
+
+_ASKED = 500
+"""Rows that one question to the file is about; SQLite before 3.32 takes 999 values."""
 
 _NAME = 100
 """Characters of a file's name that are kept."""
@@ -113,7 +117,7 @@ class _Taking:
         file: Its name, as records are marked with it.
         brought: Decoders of spaces that the history lacked. Their choices are the file's own objects, as those of its
             records may be, so that comparing both takes no time.
-        versions: JSON of versions.
+        versions: Those of the last record, and their JSON.
     """
 
     db: sqlite3.Connection
@@ -126,7 +130,7 @@ class _Taking:
     others: set[str] = field(default_factory=set)
     places: dict[tuple[str, str, str], int] = field(default_factory=dict)
     brought: dict[str, Explain] = field(default_factory=dict)
-    versions: dict[tuple[tuple[str, str], ...], str] = field(default_factory=dict)
+    versions: tuple[dict[str, str] | None, str] = (None, "")
 
     def result(self) -> dict[str, Any]:
         names = ("records", "added", "known", "measured_here", "tasks", "runs")
@@ -134,13 +138,13 @@ class _Taking:
 
     def part(self, part: list[tuple[str, Item]]) -> None:
         """Take some items, tasks and runs at once, then the records."""
-        fresh: dict[tuple[Any, ...], Raw] = {}
+        raws: list[Raw] = []
         for where, item in part:
             try:
                 check(item)
                 if isinstance(item, Measurement):
                     self.counts["records"] += 1
-                    self._record(item, fresh)
+                    self._record(item, raws)
                 elif isinstance(item, Task):
                     self._task(item)
                 elif isinstance(item, RunRecord):
@@ -152,10 +156,9 @@ class _Taking:
             except _MISTAKES as e:
                 text = "nested too deeply" if isinstance(e, RecursionError) else " ".join(str(e).split())[:200]
                 raise FormatError(f"{self.path}, {where}: {text}") from e
-        self.counts["added"] += len(fresh)
-        self.layout.insert(self.db, fresh.values())
+        self.counts["added"] += self.layout.insert(self.db, self._fresh(raws))
 
-    def _record(self, m: Measurement, fresh: dict[tuple[Any, ...], Raw]) -> None:
+    def _record(self, m: Measurement, raws: list[Raw]) -> None:
         if m.task_key in self.others:
             self.left["of operators whose key is another one's in this history"] += 1
             return
@@ -163,48 +166,64 @@ class _Taking:
         known = None if explained is None else explained(m.config)
         if explained is not None and known is None:
             raise ValueError(f"{list(m.config)} is no row of the space {m.space_key}")
-        versions = tuple(m.versions.items())
-        if versions not in self.versions:
-            self.versions[versions] = to_json(m.versions)
-        raw = raw_of(m, known, self.versions[versions])._replace(origin=self._origin(m))
-        name = (raw.place, raw.config, raw.at, raw.seconds, raw.error)
-        if name in fresh:
-            self.counts["known"] += 1
-            return
-        same = None
-        for at, seconds, error, source in self._there(raw):
-            if source.split(" ", 1)[0] != IMPORT:
-                same = "known" if (at, seconds, error) == name[2:] else same or "measured_here"
-            elif (at, seconds, error) == name[2:]:
-                same = "known"
-        if same is None:
-            fresh[name] = raw
-        else:
-            self.counts[same] += 1
+        if m.versions is not self.versions[0]:  # one object serves many records
+            self.versions = (m.versions, to_json(m.versions))
+        raws.append(raw_of(m, known, self.versions[1], _marked(m.origin, self.file, self.today)))
 
-    def _origin(self, m: Measurement) -> str:
-        base = m.origin.split(" ", 1)[1].split(",")[0] if m.imported and " " in m.origin else m.origin
-        return f"{IMPORT} {base.split(',')[0][:40]}, {self.file}, {self.today}"
+    def _fresh(self, raws: list[Raw]) -> Iterable[Raw]:
+        """Those that are not there."""
+        fresh: dict[tuple[Any, ...], Raw] = {}
+        there = self._there(raws)
+        for raw in raws:
+            name = (raw.place, raw.config, raw.at, raw.seconds, raw.error)
+            if name in fresh:
+                self.counts["known"] += 1
+                continue
+            same = None
+            for at, seconds, error, source in there.get(name[:2], ()):
+                if source.split(" ", 1)[0] != IMPORT:
+                    same = "known" if (at, seconds, error) == name[2:] else same or "measured_here"
+                elif (at, seconds, error) == name[2:]:
+                    same = "known"
+            if same is None:
+                fresh[name] = raw
+            else:
+                self.counts[same] += 1
+        return fresh.values()
 
-    def _there(self, raw: Raw) -> list[tuple[float, bytes, str | None, str]]:
-        """What the history has of a row."""
-        place = self.places.get(raw.place)
-        if place is None:
+    def _there(self, raws: list[Raw]) -> dict[Any, list[tuple[float, bytes, str | None, str]]]:
+        """What the history has of the same rows, by place and row: one question for many, not one for each."""
+        wanted: dict[tuple[str, str, str], dict[str, None]] = {}
+        for raw in raws:
+            wanted.setdefault(raw.place, {})[raw.config] = None
+        found: dict[Any, list[tuple[float, bytes, str | None, str]]] = {}
+        for place, configs in wanted.items():
+            number = self._place(place)
+            left = iter(configs)
+            while number is not None and (some := list(islice(left, _ASKED))):
+                for config, *about in self.db.execute(
+                    "SELECT r.config, r.at, r.seconds, r.error, c.origin FROM records AS r"
+                    " JOIN contexts AS c ON c.id = r.context"
+                    f" WHERE r.place = ? AND r.config IN ({', '.join('?' * len(some))})",
+                    (number, *some),
+                ):
+                    found.setdefault((place, config), []).append(tuple(about))
+        return found
+
+    def _place(self, place: tuple[str, str, str]) -> int | None:
+        """Its number here; None of one that is new."""
+        if place not in self.places:
             found = self.db.execute(
-                "SELECT id FROM places WHERE task_key = ? AND space_key = ? AND device = ?", raw.place
+                "SELECT id FROM places WHERE task_key = ? AND space_key = ? AND device = ?", place
             ).fetchone()
             if found is None:
-                return []
-            place = self.places[raw.place] = found[0]
-        return self.db.execute(
-            "SELECT r.at, r.seconds, r.error, c.origin FROM records AS r JOIN contexts AS c ON c.id = r.context"
-            " WHERE r.place = ? AND r.config = ?",
-            (place, raw.config),
-        ).fetchall()
+                return None
+            self.places[place] = found[0]
+        return self.places[place]
 
     def _task(self, t: Task) -> None:
         """Keep a task that is new; of one that is known, only what the history lacks."""
-        if self.layout.is_another(self.db, t.key, t.target, t.shapes, t.payload):
+        if self.layout.is_another(self.db, t.key, t.target, t.shapes):
             self.others.add(t.key)
             return
         fresh = [s for s in t.spaces if self.layout.explained(self.db, s.key) is None]
@@ -219,3 +238,11 @@ class _Taking:
             "INSERT OR IGNORE INTO runs (id, started, ended, reason, info) VALUES (?, ?, ?, ?, ?)",
             (r.id, float(r.started), r.ended, r.reason, to_json(info)),
         ).rowcount
+
+
+@lru_cache(maxsize=256)
+def _marked(origin: str, file: str, today: str) -> str:
+    """The origin of a record that came from a file; of one that had come from another file before, its own first."""
+    first, _, rest = origin.partition(" ")
+    base = rest if first == IMPORT and rest else origin
+    return f"{IMPORT} {base.split(',')[0][:40]}, {file}, {today}"

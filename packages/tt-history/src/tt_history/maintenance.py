@@ -395,7 +395,7 @@ def _merge_about(
         payload = b""
         if isinstance(view, Version2):
             (payload,) = other.execute("SELECT payload FROM known_tasks WHERE key = ?", (t["key"],)).fetchone()
-        if layout.is_another(db, t["key"], t["target"], t["shapes"], payload):
+        if layout.is_another(db, t["key"], t["target"], t["shapes"]):
             apart.add(t["key"])
             continue
         db.execute(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from operator import is_
 from typing import Any, NamedTuple
 
 from tt_spec.serial import to_json
@@ -12,9 +13,6 @@ from tt_spec.space import Space
 from tt_spec.types import Measurement, Noise
 
 __all__ = ["NOISE", "Explain", "Raw", "explain", "explain_json", "raw_of", "same", "spent_and_noise"]
-
-Explain = Callable[[Sequence[int]], "dict[str, Any] | None"]
-"""A row's knobs as its space decodes them, None if it is not a row of that space."""
 
 
 class Raw(NamedTuple):
@@ -45,20 +43,20 @@ class Raw(NamedTuple):
     knobs: str | None
 
 
-def raw_of(m: Measurement, known: dict[str, Any] | None, versions: str) -> Raw:
+def raw_of(m: Measurement, known: dict[str, Any] | None, versions: str, origin: str | None = None) -> Raw:
     """The record of a measurement; a `why` that is not UTF-8 is kept with escapes.
 
     Args:
         known: The row's knobs as its space decodes them, None if that is not known.
         versions: JSON of its versions, which are the same for a whole run.
+        origin: To be kept instead of its own.
     """
-    config = [int(c) for c in m.config]
     knobs = None if known is not None and same(known, m.knobs) else to_json(m.knobs)
-    seconds = [float(s) for s in m.seconds]
+    seconds = m.seconds
     return Raw(
         (m.task_key, m.space_key, m.device),
-        str(config).replace(" ", ""),
-        m.origin,
+        str(list(map(int, m.config))).replace(" ", ""),
+        m.origin if origin is None else origin,
         m.run_id,
         versions,
         m.cost if m.noise is None else {**m.cost, **{NOISE + k: float(v) for k, v in vars(m.noise).items()}},
@@ -67,7 +65,7 @@ def raw_of(m: Measurement, known: dict[str, Any] | None, versions: str) -> Raw:
         int(m.runs),
         float(m.at),
         # a compiler's output may have been decoded with surrogate escapes, which SQLite cannot hold
-        m.why.encode("utf-8", "backslashreplace").decode(),
+        m.why if m.why.isascii() else m.why.encode("utf-8", "backslashreplace").decode(),
         struct.pack(f"<{len(seconds)}d", *seconds),
         knobs,
     )
@@ -85,9 +83,58 @@ def spent_and_noise(cost: dict[str, Any]) -> tuple[dict[str, Any], Noise | None]
     return {k: v for k, v in cost.items() if not k.startswith(NOISE)}, noise
 
 
+class Explain:
+    """Rows of a space in words.
+
+    Args:
+        knobs: Name, choices and `active_if` of each.
+    """
+
+    def __init__(self, knobs: list[tuple[str, Sequence[Any], tuple[int, Sequence[int]] | None]]) -> None:
+        self._knobs = knobs
+        self._switches = sorted({condition[0] for _, _, condition in knobs if condition is not None})
+        self._plans: dict[tuple[int, ...], list[tuple[int, str, Sequence[Any]]]] = {}
+        self._texts: dict[int, list[str]] = {}
+
+    def __call__(self, row: Sequence[int]) -> dict[str, Any] | None:
+        """A row's knobs as its space decodes them, None if it is not a row of that space."""
+        plan = self._plan(row)
+        try:
+            return None if plan is None else {name: choices[row[i]] for i, name, choices in plan}
+        except IndexError:
+            return None
+
+    def text(self, row: Sequence[int]) -> str | None:
+        """`to_json` of a row's knobs, None if it is not a row of the space. Each choice's JSON is made once."""
+        plan, texts = self._plan(row), self._texts
+        if plan is None:
+            return None
+        for i, name, choices in plan:
+            if i not in texts:
+                texts[i] = [to_json({name: choice})[1:-1] for choice in choices]
+        try:
+            return f"{{{','.join([texts[i][row[i]] for i, _, _ in plan])}}}"
+        except IndexError:
+            return None
+
+    def _plan(self, row: Sequence[int]) -> list[tuple[int, str, Sequence[Any]]] | None:
+        """Index, name and choices of the knobs that matter in `row`, None if it is not a row of the space."""
+        if len(row) != len(self._knobs) or min(row) < 0:
+            return None
+        key = tuple([row[i] for i in self._switches])
+        found = self._plans.get(key)
+        if found is None:
+            on: list[bool] = []
+            for _, _, condition in self._knobs:
+                on.append(condition is None or (on[condition[0]] and row[condition[0]] in condition[1]))
+            found = [(i, name, choices) for i, (name, choices, _) in enumerate(self._knobs) if on[i]]
+            self._plans[key] = found
+        return found
+
+
 def explain(space: Space) -> Explain:
     """`space.decode` for one row at a time: without arrays, at a twentieth of the time."""
-    return _decoder([(k.name, k.choices, k.active_if) for k in space.knobs])
+    return Explain([(k.name, k.choices, k.active_if) for k in space.knobs])
 
 
 def explain_json(text: bytes) -> Explain:
@@ -96,7 +143,7 @@ def explain_json(text: bytes) -> Explain:
     Raises ValueError, KeyError or TypeError if it is none.
     """
     knobs = json.loads(text)["knobs"]["$tuple"]
-    return _decoder([(k["name"], _value(k["choices"]), _value(k["active_if"])) for k in knobs])
+    return Explain([(k["name"], _value(k["choices"]), _value(k["active_if"])) for k in knobs])
 
 
 def _value(x: Any) -> Any:
@@ -104,32 +151,6 @@ def _value(x: Any) -> Any:
     if not isinstance(x, dict):
         return x
     return tuple(map(_value, x["$tuple"])) if "$tuple" in x else float(x["$float"])
-
-
-def _decoder(knobs: list[tuple[str, Sequence[Any], tuple[int, Sequence[int]] | None]]) -> Explain:
-    switches = sorted({condition[0] for _, _, condition in knobs if condition is not None})
-    plans: dict[tuple[int, ...], list[tuple[int, str, Sequence[Any]]]] = {}
-
-    def plan(row: Sequence[int]) -> list[tuple[int, str, Sequence[Any]]]:
-        """Index, name and choices of the knobs that matter where the switches stand as in `row`."""
-        on: list[bool] = []
-        for _, _, condition in knobs:
-            on.append(condition is None or (on[condition[0]] and row[condition[0]] in condition[1]))
-        return [(i, name, choices) for i, (name, choices, _) in enumerate(knobs) if on[i]]
-
-    def decode(row: Sequence[int]) -> dict[str, Any] | None:
-        if len(row) != len(knobs) or min(row) < 0:
-            return None
-        key = tuple([row[i] for i in switches])
-        known = plans.get(key)
-        if known is None:
-            known = plans[key] = plan(row)
-        try:
-            return {name: choices[row[i]] for i, name, choices in known}
-        except IndexError:
-            return None
-
-    return decode
 
 
 def same(a: Any, b: Any) -> bool:
@@ -141,6 +162,8 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, dict):
         if list(a) != list(b):
             return False
+        if all(map(is_, a.values(), b.values())):  # the same choices, as nearly always
+            return True
         a, b = list(a.values()), list(b.values())
     if isinstance(a, list | tuple):
         if len(a) != len(b):

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from tt_spec.exchange import guarded, replaced
 from tt_spec.roles import Host
-from tt_spec.suggestions import Suggestion
+from tt_spec.suggestions import Suggestion, joined
 
 from tt_history.errors import HistoryError
 from tt_history.suggestion.wanted import DEFAULT, Asked
@@ -168,21 +168,22 @@ def _check(out: Path) -> None:
 
 
 def _write(out: Path, found: list[Suggestion], host: Host | None, against: str) -> None:
-    """The first kind's recipe that is better; else the default's, which says so."""
-    from tt_history.suggestion.toml import content_of, written
+    """One recipe for all kinds that were asked about; the default's, which says so, if none has a better one."""
+    from tt_spec.recipe import content_of
 
-    chosen = next((s for s in found if s.better), None)
+    from tt_history.suggestion.toml import written
+
+    better = [s.kind for s in found if s.better]
     day = time.strftime("%Y-%m-%d")
-    if chosen is None and host is None:
+    if not better and host is None:
         raise HistoryError(f"--out {out}: no better recipe was found, and the default's is tt-core's")
-    if chosen is None:
-        assert host is not None
-        text = written(content_of(host.recipe(against).describe()), f"tt suggest, {day}: keep the default")
-    else:
-        also = [s.kind for s in found if s.better and s is not chosen]
-        text = written(dict(chosen.recipe), f"tt suggest, {day}: for {chosen.kind} on {chosen.device}")
-        if also:
-            _say(f"{out} is for {chosen.kind}; other suggestions, for {', '.join(also)}, are in the history")
+    default = {} if host is None else content_of(host.recipe(against).describe())
+    kinds = {s.kind: s.recipe if s.better else None for s in found if s.better or host is not None}
+    what = f"for {', '.join(better)} on {found[0].device}" if better else "keep the default"
+    text = written(joined(kinds, default), f"tt suggest, {day}: {what}")
+    if host is None and len(better) < len(found):
+        others = ", ".join(s.kind for s in found if not s.better)
+        _say(f"{out} has nothing for {others}: the default's pieces are tt-core's")
     with guarded(out), replaced(out) as part:
         part.write_text(text, encoding="utf-8")
     _say(f"written to {out}: tt tune --recipe {out}")

@@ -12,7 +12,7 @@ from typing import Any
 
 from tt_spec.errors import StoreError
 from tt_spec.serial import from_json
-from tt_spec.types import Measurement
+from tt_spec.types import Measurement, Task
 
 from tt_history.raw import Raw
 
@@ -90,6 +90,15 @@ class Version1:
         rows = db.execute("SELECT key, name, op, target, shapes, flops, weight FROM tasks ORDER BY rowid")
         names = ("key", "name", "op", "target", "shapes", "flops", "weight")
         return [{**dict(zip(names, row, strict=True)), "workload": ""} for row in rows]
+
+    def task(self, db: sqlite3.Connection, key: str) -> Task | None:
+        """A task by its key, as far as version 1 kept it."""
+        names = "key, name, op, target, flops, weight, shapes"
+        row = db.execute(f"SELECT {names} FROM tasks WHERE key = ?", (key,)).fetchone()
+        if row is None:
+            return None
+        _, name, op, target, flops, weight, shapes = row
+        return Task(key, name, op, target, (), flops, weight, shapes=shapes)
 
     def raws(self, db: sqlite3.Connection, after: int = 0, most: int = -1) -> Iterator[tuple[int, Raw]]:
         """`(id, record)` of up to `most` rows whose ids are above `after`, in order."""

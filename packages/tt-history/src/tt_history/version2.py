@@ -155,6 +155,14 @@ ORDER BY r.median_s, r.id
 """
 """The rows whose latest verdict that is, the fastest first: its index is walked until one has no later record."""
 
+BEST_OF_RUNS = """
+SELECT c.run_id, p.task_key, min(b.median_s) FROM (
+    SELECT context, place, min(median_s) AS median_s FROM records WHERE median_s IS NOT NULL GROUP BY context, place
+) AS b JOIN contexts AS c ON c.id = b.context JOIN places AS p ON p.id = b.place
+WHERE c.origin <> 'again' GROUP BY c.run_id, p.task_key
+"""
+"""Grouped by context first: a million rows are a few hundred of those."""
+
 UNREADABLE = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
 """What reading a row may raise of which somebody changed a column."""
 
@@ -177,6 +185,9 @@ _REMARKS = 4096
 """Remarks whose ids are kept in memory."""
 
 _PLACE = ("task_key", "space_key", "device")
+_FLOATS: set[type] = {float}
+_TEXTS: set[type] = {str}
+
 AGAIN = "again"
 """Origin of a row's later timings in one run, which are no trials."""
 
@@ -298,11 +309,13 @@ class Version2:
                 self.keep_space(db, space.key, None, space)
                 db.execute("INSERT OR IGNORE INTO task_spaces (task_key, space_key) VALUES (?, ?)", (t.key, space.key))
 
-    def is_another(self, db: sqlite3.Connection, key: str, target: str, shapes: str, payload: bytes) -> bool:
+    def is_another(self, db: sqlite3.Connection, key: str, target: str, shapes: str) -> bool:
         """Whether this key is another operator's here: keys have 64 bits, and two may meet by chance. What both targets
-        and shapes say has to do, because workloads are compared by a compiler."""
-        found = db.execute("SELECT target, shapes FROM known_tasks WHERE key = ? AND payload != x''", (key,)).fetchone()
-        return found is not None and payload != b"" and found != (target, shapes)
+        and shapes say has to do, because workloads are compared by a compiler. Where the outputs begin was said
+        otherwise once, of functions that have several."""
+        found = db.execute("SELECT target, shapes FROM known_tasks WHERE key = ? AND shapes != ''", (key,)).fetchone()
+        flat = [text.replace(" -> ", ", ") for text in (*(found or ()), target, shapes)]
+        return found is not None and shapes != "" and flat[:2] != flat[2:]
 
     def introduce(self, db: sqlite3.Connection, t: Task) -> int:
         """Keep a task that is not known, with its spaces; of one that is known, a workload and a payload that were
@@ -506,6 +519,10 @@ class Version2:
         left_out(self.name, damaged)
         return sorted(found.values(), key=lambda s: first[s["task_key"], s["device"]])
 
+    def bests(self, db: sqlite3.Connection) -> dict[tuple[str, str], float]:
+        """Lowest median by run and task."""
+        return {(str(run), str(task)): float(s) for run, task, s in db.execute(BEST_OF_RUNS)}
+
     def trials(self, db: sqlite3.Connection) -> dict[str, int]:
         """Measured rows of each task that has any, by its key."""
         return dict(db.execute("SELECT task_key, sum(trials) FROM places GROUP BY task_key"))
@@ -604,7 +621,7 @@ class Version2:
             times = struct.unpack(f"<{len(seconds) // 8}d", seconds)
             spent, noise = spent_and_noise(_spent(costs, cost))
             texts = (task, space, origin, device, run, error or "", why or "")
-            if type(runs) is not int or type(at) is not float or not all(type(t) is str for t in texts):
+            if type(runs) is not int or type(at) is not float or not _TEXTS.issuperset(map(type, texts)):
                 raise TypeError("a column holds what does not belong there")
             return Measurement(
                 task, space, codes, decoded, times, runs, error, why or "", spent, origin, device,
@@ -627,7 +644,7 @@ def _parsed(text: str) -> dict[str, Any]:
 
 def _costs(cost: dict[str, Any]) -> tuple[str, bytes | str | None]:
     """Names as JSON, and their seconds as float64 one after the other; what is no float is kept as JSON."""
-    if all(type(v) is float for v in cost.values()):
+    if _FLOATS.issuperset(map(type, cost.values())):
         return _names(tuple(cost)), struct.pack(f"<{len(cost)}d", *cost.values()) if cost else None
     return "", to_json(cost)
 

@@ -103,6 +103,7 @@ class WorkerPool:
 
     def measure(self, task: Task, codes: np.ndarray, bar: Bar) -> Iterator[Trial]:
         """One trial per row, in order of completion. Close the iterator to abandon the rest."""
+        self._reference.settle()
         return Passage(self._ready(), task, codes, bar, self._rules(bar.cap_s), self._expected()).results()
 
     def expect(self, task: Task, codes: np.ndarray) -> None:
@@ -139,6 +140,11 @@ class WorkerPool:
                     self._reference.tell(task.key, seen)
                 about = {"runs": timing.runs, "noise": timing.noise}
                 yield Trial(wanted.pop(rows[name]), timing.seconds, why="timed again", cost={"run": run_s}, **about)
+
+    def rescaled(self, task: Task) -> float:
+        """See `tt_spec.roles.Recalibrates`: another state of the machine may become the one in which timings count."""
+        self._reference.settle()
+        return self._reference.rescaled(task.key)
 
     def _rules(self, cap_s: float) -> Rules:
         run_s = cap_s + 10.0 if self.run_timeout_s is None else self.run_timeout_s

@@ -19,9 +19,11 @@ from tt_spec.recipe import resolve
 
 from tt_service import wire
 from tt_service.broker import HEARTBEAT_S, Agent
-from tt_service.desk import Desk, Refused, Stranger, Unknown
+from tt_service.desk import Desk
+from tt_service.dispatch import Stranger
 from tt_service.guard import who_of
-from tt_service.judging import Crowded
+from tt_service.jobs import Unknown
+from tt_service.judging import Crowded, Refused
 from tt_service.keys import Who
 from tt_service.orders import ELSEWHERE
 from tt_service.reading import APART, Misread, read_apart, read_here
@@ -36,8 +38,9 @@ TICK_S = 1.0
 READY_S = 60.0
 """How long a client waits for word whether its job can be run."""
 
-MOST_WAITING, MOST_JOBS, MOST_READ = 1024, 100, 2
-"""Long polls at once, jobs of one user that are not ended, and jobs that are read at once."""
+MOST_WAITING, MOST_JOBS, MOST_READ = 384, 100, 2
+"""Long polls at once, which leaves connections for those who tell (see `tt_service.heads`); jobs of one user that are
+not ended, and jobs that are read at once."""
 
 T = TypeVar("T")
 _log = logging.getLogger("tt_service")
@@ -228,6 +231,11 @@ def _plain_routes(app: FastAPI, lobby: Lobby) -> None:
             rows = sorted((m for m in rows if m.error is None), key=lambda m: m.latency_s)[:best]
         return [wire.Historic.of(m) for m in rows[-10_000:]]
 
+    @app.get("/v1/tasks/{task}", summary="The tasks that the histories know by a key")
+    async def known(who: ForReaders, task: wire.Key) -> list[wire.TaskKnown]:
+        """A client compares them with its operator, which takes another key where one is another operator's."""
+        return [wire.TaskKnown.of(t) for t in await lobby.call(desk.known, task, who.name)]
+
 
 def _recipes(plugins: Plugins) -> list[wire.RecipeOut]:
     found = []
@@ -243,9 +251,7 @@ def _recipes(plugins: Plugins) -> list[wire.RecipeOut]:
 
 def _history(desk: Desk, task: str, device: str | None, owner: str) -> list[Measurement]:
     """The shared rows and the user's own private ones."""
-    with desk.lock:
-        stores = [desk.store(None), *([desk.store(owner)] if desk.has_private(owner) else [])]
-    return [m for store in stores for m in store.query(task_key=task, device=device)]
+    return [m for store in desk.stores(owner) for m in store.query(task_key=task, device=device)]
 
 
 _JOB_BODY = {

@@ -75,6 +75,7 @@ class Call:
 
     Args:
         body: Its arguments, rows apart.
+        only: The one agent that it is for; None is whoever can.
     """
 
     id: str
@@ -85,6 +86,7 @@ class Call:
     body: Any = None
     deaths: int = 0
     batch: str | None = None
+    only: str | None = None
 
 
 @dataclass
@@ -197,6 +199,7 @@ class Broker:
         self.agents: dict[str, Agent] = {}
         self.stopped: set[str] = set()
         self.owners: dict[str, str | None] = {}
+        self.expected: dict[tuple[str, str], dict[Config, str]] = {}
         self._served: OrderedDict[str, None] = OrderedDict()
 
     # -- jobs ---------------------------------------------------------------------------------------------------
@@ -216,7 +219,9 @@ class Broker:
         self.stopped.discard(job)
 
     def want(self, job: str, task: str, rows: Iterable[tuple[Config, str]]) -> None:
-        """Have rows measured, each with its origin; those that are wanted already stay as they are."""
+        """Have rows measured, each with its origin; those that are wanted already stay as they are. What was to be
+        expected of the task is here now."""
+        self._forget_expected(job, task)
         for config, origin in rows:
             if (job, task, config) not in self.rows:
                 row = Row(job, task, config, origin)
@@ -232,11 +237,22 @@ class Broker:
                 self.waiting[job].pop((task, config), None)
                 self.changes.append(("gone", *row.key))
 
-    def able(self, job: str, task: str, now: float) -> int:
-        """Number of agents that are there and can work on a task."""
+    def expect(self, job: str, task: str, rows: Sequence[Config], now: float) -> None:
+        """Have agents build ahead what will probably be wanted: each of those that are there and can is told an equal
+        part of the rows, and gets those first when they are wanted."""
+        self._forget_expected(job, task)
         needs = self.needs[job, task]
         here = [a for a in self.agents.values() if self._alive(a, now) and self._may(a, job)]
-        return sum(a.lacks(needs) is None for a in here)
+        able = [a.id for a in here if a.lacks(needs) is None]
+        if not able or not rows:
+            return
+        each = math.ceil(len(rows) / len(able))
+        whose = {c: a for c, a in self.expected.get((job, task), {}).items() if (job, task, c) in self.rows}
+        self.expected[job, task] = whose
+        for agent, first in zip(able, range(0, len(rows), each), strict=False):
+            part = rows[first : first + each]
+            whose.update(dict.fromkeys(part, agent))
+            self.calls[self.call(job, task, "expect", part)].only = agent
 
     def call(self, job: str, task: str, kind: str, rows: Sequence[Config], body: Any = None) -> str:
         """Have something else done; returns the call's id."""
@@ -267,6 +283,7 @@ class Broker:
         self.owners.pop(job, None)
         for key in [k for k in self.needs if k[0] == job]:
             del self.needs[key]
+            self.expected.pop(key, None)
         self.changes.append(("job gone", job))
 
     def pending(self, job: str, task: str) -> list[Row]:
@@ -393,10 +410,6 @@ class Broker:
         for batch in [b for b in self.batches.values() if b.until <= now]:
             self._lose(batch)
 
-    def next_expiry(self) -> float:
-        """When the first lease ends; inf without one."""
-        return min((b.until for b in self.batches.values()), default=math.inf)
-
     def lacking(self, job: str, now: float) -> str:
         """Why nobody works on what waits for a job; "" where somebody can, or nothing waits."""
         tasks = [t for t, _ in self.waiting.get(job, {})] + [c.task for c in self.calling.get(job, {}).values()]
@@ -423,7 +436,7 @@ class Broker:
     def _of_calls(self, agent: Agent, job: str) -> Batch | None:
         for call in self.calling[job].values():
             needs = self.needs[job, call.task]
-            if agent.lacks(needs) is None:
+            if call.only in (None, agent.id) and agent.lacks(needs) is None:
                 del self.calling[job][call.id]
                 call.batch = self.make_id()
                 return Batch(call.batch, agent.id, job, call.task, call.kind, call.rows, call=call.id)
@@ -439,6 +452,8 @@ class Broker:
         rows = [r for r in waiting.values() if r.task == task]
         suspects = [r for r in rows if r.deaths]
         rows = [r for r in rows if not r.deaths] or suspects[:1]
+        if (whose := self.expected.get((job, task))) is not None:  # first what it built ahead, last what others did
+            rows.sort(key=lambda r: (whose.get(r.config, agent.id) != agent.id, r.config not in whose))
         peers = sum(self._free(a, job, task, now) for a in self.agents.values() if a.id != agent.id) + 1
         rows = rows[: min(most, math.ceil(len(rows) / peers))]
         made = self.make_id()
@@ -473,7 +488,9 @@ class Broker:
             if (call := self.calls.get(batch.call)) is not None:
                 call.deaths += died
                 call.batch = None
-                if call.deaths >= DEATHS:
+                if call.only is not None:
+                    self._end_call(call)
+                elif call.deaths >= DEATHS:
                     self._end_call(call)
                     self.dead.append(call)
                 elif call.job in self.calling:
@@ -501,6 +518,11 @@ class Broker:
             self.changes.append(("closed", batch.id))
         if self.held.get(batch.agent) == batch.id:
             del self.held[batch.agent]
+
+    def _forget_expected(self, job: str, task: str) -> None:
+        """Nobody needs to build ahead of this any more who has not begun to."""
+        for call in [c for c in self.calling[job].values() if c.task == task and c.kind == "expect"]:
+            self._end_call(call)
 
     def _end_call(self, call: Call) -> None:
         self.calls.pop(call.id, None)

@@ -88,6 +88,10 @@ class HttpService:
             for r in self._opened().get_list("/v1/recipes", wire.RecipeOut)
         ]
 
+    def recall(self, key: str) -> list[Task]:
+        """See `tt_spec.roles.Service`."""
+        return [t.thing() for t in self._opened().get_list(f"/v1/tasks/{key}", wire.TaskKnown)]
+
     def run(
         self,
         errand: Errand,

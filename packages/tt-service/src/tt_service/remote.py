@@ -80,7 +80,7 @@ class RemoteMeasurer:
                 self.door.send("unwant", task=task.key, rows=sorted(left))
 
     def expect(self, task: Task, codes: np.ndarray) -> None:
-        """Let the agent build these rows beside; where there are several, each builds what it measures."""
+        """Let agents build these rows ahead; where there are several, each is told a part, which it then gets first."""
         if len(codes):
             self.door.send("expect", task=task.key, rows=_configs(codes))
 

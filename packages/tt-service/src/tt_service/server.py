@@ -18,6 +18,7 @@ from tt_service.guard import Guard
 from tt_service.keys import Keys
 from tt_service.listening import Listening
 from tt_service.runner import Bounds
+from tt_service.thinkers import Places
 
 __all__ = ["Options", "Server", "make"]
 
@@ -75,7 +76,7 @@ def make(options: Options, ready: Callable[[int], None] = lambda port: None) -> 
         ready: Told the port when requests are taken.
     """
     listening = options.listening.checked()
-    desk = Desk(options.history, options.bounds, options.thinkers, lease_s=options.lease_s)
+    desk = Desk(options.history, Places(options.thinkers, options.bounds), lease_s=options.lease_s)
     keys = Keys(path_of(options.history))
     config = uvicorn.Config(
         Guard(build(desk), keys),

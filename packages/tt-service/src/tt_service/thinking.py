@@ -11,7 +11,7 @@ import resource
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -116,21 +116,6 @@ class _Kept:
     def append(self, batch: Sequence[Measurement]) -> None:
         own = [m for m in batch if m.origin == "again" or m.error == "invalid"]
         self.store.append([_signed(m, self.made_by(m.task_key, m.config)) for m in own])
-
-    def query(self, *args: Any, **keys: Any) -> Iterable[Measurement]:
-        return self.store.query(*args, **keys)
-
-    def best(self, task_key: str, device: str | None = None) -> Measurement | None:
-        return self.store.best(task_key, device)
-
-    def begin_run(self, info: dict[str, Any]) -> str:
-        raise NotImplementedError("the server begins a job's run")
-
-    def end_run(self, run_id: str, reason: str) -> None:
-        raise NotImplementedError("the server ends a job's run")
-
-    def close(self) -> None:
-        self.store.close()
 
 
 class Thought:

@@ -17,15 +17,18 @@ from tt_spec.faults import blame
 from tt_spec.guidance import FeatureCache, Guidance
 from tt_spec.light import LightScheduler
 from tt_spec.loop import Loop
-from tt_spec.pipeline import Pipeline, ProgramSource
+from tt_spec.pipeline import Pipeline
 from tt_spec.plugins import Plugins
 from tt_spec.recipe import Recipe
 from tt_spec.roles import (
+    Appends,
     Checks,
     Measurer,
     MeasurerOptions,
+    Measures,
     Peaked,
     Prestarts,
+    ProgramSource,
     Races,
     RacesModels,
     Remembers,
@@ -51,6 +54,8 @@ class Pieces(Protocol):
 
     def build(self, role: str, **more: Any) -> Any: ...
 
+    def of(self, op: str) -> Pieces: ...
+
 
 @dataclass(frozen=True)
 class Assembled:
@@ -68,7 +73,7 @@ class Assembled:
     stoppers: list[Stopper]
     batch: int
 
-    def loop(self, measurer: Measurer, store: Store, clock: Clock, **options: Any) -> Loop:
+    def loop(self, measurer: Measures, store: Appends, clock: Clock, **options: Any) -> Loop:
         """The loop over them; `options` as in `tt_spec.Loop`: `info`, `listeners`, `halt`, `stamp`."""
         return Loop(self.pipelines, measurer, store, self.scheduler, self.stoppers, clock, batch=self.batch, **options)
 
@@ -100,24 +105,27 @@ def assemble(
         lend: At most so many rows of other tasks and devices that may guide a task; for a recipe with a transfer.
         pipeline: Makes a pipeline: `tt_spec.Pipeline` or one like it.
     """
-    shared = recipe.build("surrogate")
+    models: dict[str, Any] = {}
     peers: list[Pipeline] = []
     features: FeatureCache = {}
     for task in tasks:
+        mine = recipe.of(task.op)
+        kind = "" if mine is recipe else task.op
+        shared = models[kind] if kind in models else models.setdefault(kind, mine.build("surrogate"))
         made = pipeline(
             task,
-            shared if shared.shared else recipe.build("surrogate"),
-            recipe.build("searcher"),
-            recipe.build("sampler"),
+            shared if shared.shared else mine.build("surrogate"),
+            mine.build("searcher"),
+            mine.build("sampler"),
             programs=programs,
-            draft=recipe.build("draft"),
+            draft=mine.build("draft"),
             verify=recipe.verify,
             batch=recipe.batch,
             seed=seed,
             clock=clock,
             peers=peers,
             warm=_first(warm(task), warm_rows(task, recipe.plugins)),
-            guidance=_guidance(recipe, task, lend, seed, features),
+            guidance=_guidance(mine, task, lend, seed, features),
         )
         made.restore(known(task))
         peers.append(made)
@@ -179,11 +187,12 @@ def about_the_history() -> Iterator[None]:
 def start_models(recipe: Recipe) -> None:
     """Let cost models load what they need, beside all that comes before the first batch, which they may choose. Named
     weights that cannot be used are refused here."""
-    for role in ("surrogate", "draft"):
-        model = recipe.build(role)
-        if isinstance(model, Prestarts):
-            with blame("surrogate", model):
-                model.prestart()
+    for mine in (recipe, *map(recipe.of, recipe.kinds)):
+        for role in ("surrogate", "draft"):
+            model = mine.build(role)
+            if isinstance(model, Prestarts):
+                with blame("surrogate", model):
+                    model.prestart()
 
 
 def start_measurer(recipe: Recipe, options: MeasurerOptions, stack: ExitStack, ships: bool) -> Any:

@@ -176,7 +176,9 @@ def check(item: Item) -> None:
 
 
 def _check_measurement(m: Measurement) -> None:
-    _texts(task_key=m.task_key, space_key=m.space_key, why=m.why, origin=m.origin, device=m.device, run_id=m.run_id)
+    texts = (m.task_key, m.space_key, m.why, m.origin, m.device, m.run_id)
+    if not (_all(texts, _STRINGS) and (text := "".join(texts)).isascii() and len(text) <= _TEXT):  # else each is fine
+        _texts(task_key=m.task_key, space_key=m.space_key, why=m.why, origin=m.origin, device=m.device, run_id=m.run_id)
     row = m.config
     if type(row) is not tuple or not _all(row, _INTEGERS) or (row and not (min(row) >= 0 and max(row) < _INTEGER)):
         raise ValueError(f"config must be integers from 0, got {str(m.config)[:60]}")

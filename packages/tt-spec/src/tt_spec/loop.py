@@ -16,6 +16,7 @@ from tt_spec.clock import Clock
 from tt_spec.errors import PieceFailure, summary
 from tt_spec.faults import Audience, blame
 from tt_spec.roles import (
+    Appends,
     Bounds,
     Budgeted,
     Expects,
@@ -23,15 +24,15 @@ from tt_spec.roles import (
     LimitsRows,
     LimitsTime,
     Listener,
-    Measurer,
+    Measures,
     Overlaps,
+    Recalibrates,
     Remarks,
     Retimes,
     RunInfo,
     RunState,
     Scheduler,
     Stopper,
-    Store,
     Traces,
 )
 from tt_spec.space import token
@@ -61,7 +62,7 @@ class Asks(Protocol):
 
     def tell(self, batch_id: int, results: Sequence[Measurement]) -> None: ...
 
-    def refusal(self, row: np.ndarray) -> Trial: ...
+    def refused(self, asked: Batch) -> list[Trial]: ...
 
     def measured(self, trial: Trial, **about: Any) -> Measurement: ...
 
@@ -71,6 +72,8 @@ class LooksAgain(Protocol):
     """A pipeline that knows which of its rows deserve to be timed again."""
 
     def doubtful(self, results: Sequence[Measurement]) -> np.ndarray: ...
+
+    def rescale(self, factor: float) -> None: ...
 
     def joined(self, trial: Trial) -> Trial: ...
 
@@ -120,8 +123,8 @@ class Loop:
     def __init__(
         self,
         pipelines: Sequence[Asks],
-        measurer: Measurer,
-        store: Store,
+        measurer: Measures,
+        store: Appends,
         scheduler: Scheduler,
         stoppers: Sequence[Stopper],
         clock: Clock,
@@ -380,9 +383,21 @@ class Loop:
             state.correct(pipeline.best_s, pipeline.incumbents())
             asked.info["again"] = found
 
+    def _rescale(self, pipeline: Asks, state: TaskState) -> None:
+        """Bring what is known to the seconds in which the measurer tells the next batch."""
+        if not (isinstance(self.measurer, Recalibrates) and isinstance(pipeline, LooksAgain)):
+            return
+        with blame("measurer", self.measurer):
+            factor = float(self.measurer.rescaled(pipeline.task))
+            if not 0 < factor < math.inf:
+                raise ValueError(f"rescaled must return a finite number above 0, got {factor}")
+        if factor != 1:
+            pipeline.rescale(factor)
+            state.rescale(factor, pipeline.incumbents())
+
     def _refused(self, asked: Batch, pipeline: Asks, state: TaskState) -> list[Measurement]:
         """Rows that the backend refused on the way, stored and told."""
-        refused = [pipeline.measured(pipeline.refusal(row), at=self.clock.now(), **self.stamp) for row in asked.invalid]
+        refused = [pipeline.measured(t, at=self.clock.now(), **self.stamp) for t in pipeline.refused(asked)]
         if refused:
             with blame("store", self.store):
                 self.store.append(refused)
@@ -394,6 +409,7 @@ class Loop:
     def _measure(self, asked: Batch, pipeline: Asks, state: TaskState, results: list[Measurement]) -> None:
         """Measure a batch; every measurement is stored before it is added to `results`."""
         origin = {token(row): o for row, o in zip(asked.codes, asked.origin, strict=True)}
+        self._rescale(pipeline, state)
         bar = Bar(state.best_s, state.flops, self.cap_s)
         with blame("measurer", self.measurer):
             stream = iter(self.measurer.measure(pipeline.task, asked.codes, bar))
@@ -465,7 +481,7 @@ def _state(pipeline: Asks) -> TaskState:
 
 
 @contextmanager
-def _closing(stream: Iterator[Trial], measurer: Measurer) -> Iterator[None]:
+def _closing(stream: Iterator[Trial], measurer: Measures) -> Iterator[None]:
     """Abandon what is left of a measurer's generator."""
     try:
         yield

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from tt_spec.faults import (
 )
 from tt_spec.guidance import Guidance, Which
 from tt_spec.rng import draw, in_turn, rng_for
-from tt_spec.roles import Foreknows, Learns, Realised, Sampler, Searcher, Surrogate
+from tt_spec.roles import Foreknows, Learns, ProgramSource, Sampler, Searcher, Surrogate
 from tt_spec.space import Space, token, tokens
 from tt_spec.told import Told
 from tt_spec.types import (
@@ -42,15 +42,7 @@ from tt_spec.types import (
 )
 from tt_spec.windows import away
 
-__all__ = ["Pipeline", "ProgramSource"]
-
-
-class ProgramSource(Protocol):
-    """Whoever can make programs: every measurer."""
-
-    def realise(self, task: Task, codes: np.ndarray) -> Realised: ...
-
-    def features(self, task: Task, codes: np.ndarray) -> tuple[Statements, np.ndarray]: ...
+__all__ = ["Pipeline"]
 
 
 class Pipeline:
@@ -221,6 +213,15 @@ class Pipeline:
         self._looks.update(list(rows))
         return np.stack(list(rows.values())) if rows else np.empty((0, len(self.space.knobs)), dtype=np.int64)
 
+    def rescale(self, factor: float) -> None:
+        """Multiply all seconds, and doubt the rows near the front as if none had been timed again: the factor is what
+        the task's programs suffer on average from another state of the machine."""
+        self._told.rescale(factor)
+        self._fitted_at = -1
+        self._looks.clear()
+        self._later.clear()
+        self._unsure.update({token(row): row for row, _ in self.top(self.UNSURE)})
+
     def joined(self, trial: Trial) -> Trial:
         """A later timing of a row together with the one before it, which is kept for the next; the first of all is left
         out, since it is why the row was chosen to be timed again. Over 24 visits to rows of 12 operators the spread of
@@ -304,9 +305,9 @@ class Pipeline:
             with blame("searcher", self.searcher):
                 self.searcher.tell(self._context("tell", len(self._told)), np.stack(rows), y)
 
-    def refusal(self, row: np.ndarray) -> Trial:
-        """The trial of a row `(d,)` that the backend refused on the way."""
-        return Trial(tuple(int(c) for c in row), error="invalid", why=self.why_invalid(row))
+    def refused(self, asked: Batch) -> list[Trial]:
+        """The trials of the rows that the backend refused on the way to this batch."""
+        return [Trial(tuple(int(c) for c in row), error="invalid", why=self.why_invalid(row)) for row in asked.invalid]
 
     def measured(self, trial: Trial, **about: Any) -> Measurement:
         """The trial as what stores keep; `about` as in `Measurement.of`."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["SUGGESTED", "Recipe", "read_toml", "recipe_of", "resolve"]
+__all__ = ["PER_TASK", "SUGGESTED", "Chosen", "Recipe", "content_of", "plainest", "read_toml", "recipe_of", "resolve"]
 
 SUGGESTED = "suggested"
 """Stands for what a history suggests; see `tt_spec.suggestions`."""
@@ -38,6 +38,15 @@ _PIECES = {
     "space": "both",
     "store": "sqlite",
 }
+PER_TASK = ("surrogate", "draft", "searcher", "sampler", "transfer")
+"""Roles whose pieces a kind of operator may have of its own; the others belong to a whole run."""
+
+Chosen = tuple[str, JsonObject] | None
+"""A piece's name and options; None for none."""
+
+_RUNS = ("name", "measurer", "store")
+"""Parts of a recipe's description that belong to a run and a machine."""
+
 _ROLE = {"draft": "surrogate"}
 _ALSO = {"schedule": "scheduler"}  # what people type
 _PLAIN = {"summary": str, "source": str, "batch": int, "verify": int, "light": int}
@@ -52,14 +61,21 @@ class Recipe:
         batch: Rows asked at once.
         verify: Rows that the surrogate ranks for a full batch when there is a draft model.
         light: The most trials of a task that hardly matters; see `tt_spec.light`.
+        kinds: Other pieces of a kind of operator (`Task.op`), by kind and role, of the roles in `PER_TASK`.
     """
 
     name: str
-    pieces: dict[str, tuple[str, JsonObject] | None]
+    pieces: dict[str, Chosen]
     batch: int = 64
     verify: int = 256
     light: int = 16
     plugins: Plugins = field(default_factory=Plugins, repr=False)
+    kinds: dict[str, dict[str, Chosen]] = field(default_factory=dict)
+
+    def of(self, op: str) -> Recipe:
+        """The recipe of the tasks of one kind of operator; itself where they have no pieces of their own."""
+        own = self.kinds.get(op)
+        return self if own is None else replace(self, pieces={**self.pieces, **own}, kinds={})
 
     def build(self, role: str, **more: Any) -> Any:
         """A new piece of the recipe, with options that the runner adds; None where the recipe has none."""
@@ -71,14 +87,30 @@ class Recipe:
 
     def describe(self) -> JsonObject:
         """As plain data, for the run's record."""
-        pieces = {r: {"piece": p[0], **p[1]} for r, p in self.pieces.items() if p is not None}
-        return {"name": self.name, "batch": self.batch, "verify": self.verify, "light": self.light, **pieces}
+        pieces = {r: _described(p) for r, p in self.pieces.items() if p is not None}
+        plain = {"name": self.name, "batch": self.batch, "verify": self.verify, "light": self.light}
+        kinds = {op: {r: _described(p) for r, p in own.items()} for op, own in self.kinds.items()}
+        return {**plain, **pieces, **({"kind": kinds} if kinds else {})}
 
     @property
     def space(self) -> str:
         """Name of the space that candidates come from."""
         chosen = self.pieces["space"]
         return "both" if chosen is None else chosen[0]
+
+
+def content_of(described: Mapping[str, Any]) -> JsonObject:
+    """The content of a recipe file that says what `Recipe.describe` says."""
+    return {k: v for k, v in described.items() if k not in _RUNS}
+
+
+def plainest(role: str) -> JsonObject:
+    """The part of a recipe file for a role that the file leaves out."""
+    return {"piece": _PIECES[role] or "none"}
+
+
+def _described(chosen: Chosen) -> JsonObject:
+    return {"piece": "none"} if chosen is None else {"piece": chosen[0], **chosen[1]}
 
 
 def resolve(
@@ -110,18 +142,20 @@ def recipe_of(
     recipe = _parse(name, content, plugins)
     for text in sets:
         _set(recipe, text)
-    for role in [r for r in recipe.pieces if r not in elsewhere]:
+    for where, role, of in [(r, r, recipe) for r in recipe.pieces if r not in elsewhere] + [
+        (f"kind.{op}.{r}", r, recipe.of(op)) for op, own in recipe.kinds.items() for r in own
+    ]:
         try:
             if role not in ("measurer", "store", "space"):  # which may be dear to load
-                _check_types(recipe, role)
-                _fits(_ROLE.get(role, role), recipe.build(role))
-            elif (piece := recipe.pieces[role]) is not None:
+                _check_types(of, role)
+                _fits(_ROLE.get(role, role), of.build(role))
+            elif (piece := of.pieces[role]) is not None:
                 plugins.find(role, piece[0])
-                _check_types(recipe, role)
+                _check_types(of, role)
         except PluginError as e:
             raise OptionError(f"recipe {recipe.name!r}: {e}") from e
         except (TypeError, ValueError) as e:
-            raise OptionError(f"recipe {recipe.name!r}, {role}: {e}") from e
+            raise OptionError(f"recipe {recipe.name!r}, {where}: {e}") from e
     return recipe
 
 
@@ -139,25 +173,46 @@ def read_toml(path: Path) -> JsonObject:
 
 
 def _parse(name: str, content: JsonObject, plugins: Plugins) -> Recipe:
-    pieces: dict[str, tuple[str, JsonObject] | None] = {
-        role: None if default is None else (default, {}) for role, default in _PIECES.items()
-    }
+    pieces: dict[str, Chosen] = {role: None if default is None else (default, {}) for role, default in _PIECES.items()}
     plain: JsonObject = {}
+    kinds: dict[str, dict[str, Chosen]] = {}
     for key, value in content.items():
-        if key in _PLAIN:
+        if key == "kind":
+            kinds = _kinds(name, value)
+        elif key in _PLAIN:
             number = _PLAIN[key] is int
             if type(value) is not _PLAIN[key] or (number and value < 1):
                 rule = "a whole number, at least 1" if number else "text"
                 raise OptionError(f"recipe {name!r}: {key} must be {rule}, got {value!r}")
             plain[key] = value
         elif key not in _PIECES:
-            raise OptionError(f"recipe {name!r} has no entry {key!r}{nearest(key, [*_PIECES, *_PLAIN])}")
-        elif not isinstance(value, dict) or not isinstance(value.get("piece"), str):
-            raise OptionError(f'recipe {name!r}: [{key}] needs a line piece = "name"')
+            raise OptionError(f"recipe {name!r} has no entry {key!r}{nearest(key, [*_PIECES, *_PLAIN, 'kind'])}")
         else:
-            pieces[key] = (value["piece"], {k: v for k, v in value.items() if k != "piece"})
+            pieces[key] = _chosen(name, key, value)
     numbers = {k: v for k, v in plain.items() if _PLAIN[k] is int}
-    return Recipe(name, pieces, plugins=plugins, **numbers)
+    return Recipe(name, pieces, plugins=plugins, kinds=kinds, **numbers)
+
+
+def _chosen(name: str, where: str, value: object) -> tuple[str, JsonObject]:
+    if not isinstance(value, dict) or not isinstance(value.get("piece"), str):
+        raise OptionError(f'recipe {name!r}: [{where}] needs a line piece = "name"')
+    return value["piece"], {k: v for k, v in value.items() if k != "piece"}
+
+
+def _kinds(name: str, value: object) -> dict[str, dict[str, Chosen]]:
+    """The pieces of `[kind.conv2d.searcher]` and the like."""
+    if not isinstance(value, dict) or not all(isinstance(own, dict) for own in value.values()):
+        raise OptionError(f"recipe {name!r}: pieces of a kind of operator are tables such as [kind.conv2d.searcher]")
+    kinds: dict[str, dict[str, Chosen]] = {}
+    for op, own in value.items():
+        for role, about in own.items():
+            if role not in PER_TASK:
+                what = "belongs to the whole run" if role in _PIECES or role in _PLAIN else "is no part of a recipe"
+                raise OptionError(f"recipe {name!r}: [kind.{op}.{role}] {what}; a kind has {', '.join(PER_TASK)}")
+            piece, options = _chosen(name, f"kind.{op}.{role}", about)
+            none = piece == "none" and _PIECES[role] is None
+            kinds.setdefault(op, {})[role] = None if none else (piece, options)
+    return kinds
 
 
 _TYPES = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,)}
@@ -199,15 +254,25 @@ def _set(recipe: Recipe, text: str) -> None:
     if not dot and value.strip() == "none":
         if (default := _PIECES[role]) is not None:
             raise OptionError(f"--set {text}: a recipe needs a {role}; the plainest is --set {role}={default}")
-        recipe.pieces[role] = None
+        _everywhere(recipe, role, None)
         return
     if not dot:
-        recipe.pieces[role] = (value.strip(), {})
+        _everywhere(recipe, role, (value.strip(), {}))
         return
     chosen = recipe.pieces[role]
     if chosen is None:
         raise OptionError(f"--set {text}: recipe {recipe.name!r} has no {role}; choose one first: --set {role}=NAME")
     recipe.pieces[role] = (chosen[0], {**chosen[1], option: _value(value.strip())})
+    for own in recipe.kinds.values():
+        if (other := own.get(role)) is not None and other[0] == chosen[0]:
+            own[role] = (other[0], {**other[1], option: _value(value.strip())})
+
+
+def _everywhere(recipe: Recipe, role: str, chosen: Chosen) -> None:
+    """Let all kinds of operators have this piece."""
+    recipe.pieces[role] = chosen
+    for own in recipe.kinds.values():
+        own.pop(role, None)
 
 
 def _value(text: str) -> object:

@@ -9,10 +9,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+from tt_spec.recipe import PER_TASK, plainest
 from tt_spec.roles import Store
 from tt_spec.types import IMPORT
 
-__all__ = ["FORMAT", "Ground", "Suggestion", "keep", "newest", "suggestions"]
+__all__ = ["FORMAT", "Ground", "Suggestion", "joined", "keep", "newest", "suggestions"]
 
 FORMAT = 1
 """Of a suggestion in a store; one of another format is passed over."""
@@ -101,3 +102,24 @@ def suggestions(runs: Iterable[Mapping[str, Any]]) -> list[Suggestion]:
 def newest(runs: Iterable[Mapping[str, Any]], kind: str, device: str) -> Suggestion | None:
     """The last word on a kind of operator and a device."""
     return next((s for s in reversed(suggestions(runs)) if (s.kind, s.device) == (kind, device)), None)
+
+
+def joined(found: Mapping[str, Mapping[str, Any] | None], default: Mapping[str, Any]) -> dict[str, Any]:
+    """One recipe for several kinds of operators.
+
+    Args:
+        found: Content of each kind's recipe file, None to keep the default; the heaviest kind first.
+        default: Content of the default's.
+
+    Returns:
+        The content of a recipe file: the first kind decides on what belongs to a run, such as batch, evaluator,
+        scheduler and stopper, the others have their own of the pieces in `tt_spec.recipe.PER_TASK`.
+    """
+    base = next(iter(found.values()), None) or default
+    kinds: dict[str, dict[str, Any]] = {}
+    for kind, content in found.items():
+        own = default if content is None else content
+        other = {r: own.get(r, plainest(r)) for r in PER_TASK if own.get(r) != base.get(r)}
+        if other:
+            kinds[kind] = other
+    return {**base, "kind": kinds} if kinds else dict(base)

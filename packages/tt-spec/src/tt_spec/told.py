@@ -87,6 +87,12 @@ class Told:
         self.timed[place] = timed
         self._best = float(self.seconds.min())
 
+    def rescale(self, factor: float) -> None:
+        """Multiply all seconds."""
+        self._seconds *= factor
+        self.timed = [tuple(factor * s for s in timed) for timed in self.timed]
+        self._best *= factor
+
     def counts(self) -> Counter[str | None]:
         """Number of rows by error; the valid ones count under None."""
         return Counter(self.errors)

@@ -58,9 +58,10 @@ class Reference:
     of the readings, or the most frequent. One that is faster and rare is left out like one that is slower, since
     hardly any candidate would meet it.
 
-    States may last for half a minute, and what was timed before a change of the reference can be compared no more. So
-    the choice is made once more after each number of candidates in `early`, and then only where fewer than `gone` of
-    the last `recent` met the reference.
+    States may last for half a minute, and what was timed before a change of the reference can hardly be compared with
+    what comes later. So the choice is made once more after each number of candidates in `early` if most of them did not
+    meet the reference, and then only where fewer than `gone` of the last `recent` did; and nothing changes but by
+    `settle`, between two batches.
 
     Args:
         least: Share of the readings that a state must have to be the reference. (default: 0.33)
@@ -77,6 +78,10 @@ class Reference:
     WAIT_S, SHORT_S, LAST = 0.03, 0.003, 3
     """Of `wait_s`: seconds, as a rule and in a state that lasts, and candidates by which that is known."""
 
+    DOUBT = 0.5
+    """Share of the candidates that must have met the reference early, lest it be chosen again. A fast state that is too
+    rare for the first choice may be met by all, since they wait for it."""
+
     LOOKED = 8
     """Candidates that the look before all of them counts as much as."""
 
@@ -88,6 +93,8 @@ class Reference:
         self.changes = 0
         self.blind = False
         self._told = 0
+        self._due = False
+        self._scales: dict[str, float] = {}
         self._looked: list[float] = []
         self._seen: deque[tuple[float, bool]] = deque(maxlen=recent)
         self._sensitivity: dict[str, deque[float]] = {}
@@ -103,19 +110,35 @@ class Reference:
         """Take down what a candidate of the task met; its first reading has a vote, not those of waiting."""
         if not seen.readings:  # its evaluator ran nothing
             return
+        if self.seconds is not None:
+            self._scales.setdefault(task_key, self.seconds)
         self._seen.append((seen.readings[0], seen.met))
         if seen.sensitivity is not None:
             self._sensitivity.setdefault(task_key, deque(maxlen=64)).append(seen.sensitivity)
         self._told += 1
-        rare = len(self._seen) == self.recent and sum(met for _, met in self._seen) < self.gone * self.recent
-        if not (rare or self._told in self.early):
+        met = sum(met for _, met in self._seen) / len(self._seen)
+        rare = len(self._seen) == self.recent and met < self.gone
+        self._due = self._due or rare or (self._told in self.early and met < self.DOUBT)
+
+    def settle(self) -> None:
+        """Choose once more if it is time to: from now on timings may be in the seconds of another state."""
+        if not self._due:
             return
-        chosen = self._chosen([*([] if rare else self._looked), *(reading for reading, _ in self._seen)])
+        self._due, full = False, len(self._seen) == self.recent
+        chosen = self._chosen([*([] if full else self._looked), *(reading for reading, _ in self._seen)])
         if self.seconds is None or away(chosen, self.seconds):
             self.seconds = chosen
             self.changes += 1
-            if rare:
+            if full:
                 self._seen.clear()
+
+    def rescaled(self, task_key: str) -> float:
+        """By how much seconds of the task grew with the changes since the last call, as far as its programs suffer like
+        the candidates of which that was seen."""
+        if self.seconds is None or (before := self._scales.get(task_key)) is None:
+            return 1.0
+        self._scales[task_key] = self.seconds
+        return (self.seconds / before) ** self.sensitivity(task_key)
 
     def wait_s(self) -> float:
         """What a candidate may spend on waiting for the reference state: little where none of the `LAST` met it, since

@@ -82,7 +82,8 @@ def show_tasks(tasks: Sequence[Task], shares: Sequence[float]) -> None:
 
 def show_plan(plan: Plan) -> None:
     """Print what `tt tune --dry-run` found."""
-    pieces = {role: p for role, p in plan.recipe.items() if isinstance(p, dict)}
+    pieces = {role: p for role, p in plan.recipe.items() if isinstance(p, dict) and role != "kind"}
+    kinds = {f"{role} of {op}": p for op, own in plan.recipe.get("kind", {}).items() for role, p in own.items()}
     plain = {k: v for k, v in plan.recipe.items() if k != "name" and not isinstance(v, dict)}
     limits = [f"{plan.minutes:g} minutes"] if plan.minutes else []
     limits += [f"{plan.trials} trials"] if plan.trials else []
@@ -90,7 +91,7 @@ def show_plan(plan: Plan) -> None:
         ("model", plan.model),
         ("target", f"{plan.target}, {plan.threads} threads"),
         ("recipe", f"{plan.recipe['name']} ({', '.join(f'{k} {v}' for k, v in plain.items())})"),
-        *((f"  {role}", _piece(p)) for role, p in pieces.items()),
+        *((f"  {role}", _piece(p)) for role, p in {**pieces, **kinds}.items()),
         ("history", f"{plan.history}, {sum(t.history for t in plan.tasks)} trials of these tasks"),
         ("budget", " or ".join(limits)),
     ):

@@ -9,7 +9,7 @@ import math
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["Lowered", "Recall", "lower", "lowered", "payload", "task_of", "tasks_of", "unpack"]
 
 Legalizers = Mapping[str, Callable[..., relax.Expr]]
-Recall = Callable[[str], Task | None]
+Recall = Callable[[str], Iterable[Task]]
 
 MOST_PAYLOAD = 64 << 20
 """Bytes that a payload may unpack to: it may come from a file that somebody else wrote."""
@@ -78,7 +78,7 @@ def lower(
     target: Target,
     plugins: Plugins | None = None,
     space: str = "both",
-    recall: Recall = lambda key: None,
+    recall: Recall = lambda key: (),
 ) -> Lowered:
     """Fold batch norm and constants, fuse elementwise operators into the heavy ones, and extract the tasks.
 
@@ -86,7 +86,7 @@ def lower(
     keep their layout. A space says how its operators are to be written: its builder's
     `legalizers(target)` are functions for `relax.transform.LegalizeOps`, by operator.
 
-    `recall` gives the task that a history knows by a key: where that is another operator, this one gets another key.
+    `recall` gives the tasks that histories know by a key: where one is another operator, this one gets another key.
     """
     plugins = plugins or Plugins()
     return tasks_of(*lowered(mod, target, plugins, space), target, plugins, space, recall)
@@ -348,16 +348,16 @@ def _key(mod: tvm.IRModule, target: str) -> str:
 def _unmistakable(key: str, mod: tvm.IRModule, known: Mapping[str, tvm.IRModule], recall: Recall) -> str:
     """The key, or another where a different function has it, in the model or in a history: TVM's hash has 64 bits and
     is not made against that."""
-    while not same(known[key], mod) if key in known else _is_another(recall(key), mod):
+    while not same(known[key], mod) if key in known else any(_is_another(t, mod) for t in recall(key)):
         key = _hash(f"{key}/another")
     return key
 
 
-def _is_another(task: Task | None, mod: tvm.IRModule) -> bool:
-    """Whether a remembered task is of another function. One whose payload is missing or cannot be read is not: its key
-    is all there is."""
-    if task is None or not task.payload:
-        return False
+def _is_another(task: Task, mod: tvm.IRModule) -> bool:
+    """Whether a remembered task is of another function. Of one whose payload is missing, as histories of version 1 have
+    it, the shapes tell; of one that cannot be read the key is all there is."""
+    if not task.payload:
+        return task.shapes != "" and _dimensions(task.shapes) != _dimensions(_shapes(mod))
     try:
         return not same(unpack(task.payload)[0], mod)
     except Exception:  # TVM raises several types for what somebody wrote into a file
@@ -409,3 +409,8 @@ def _shapes(mod: tvm.IRModule) -> str:
     shapes = ["x".join(str(int(d)) for d in p.shape) or "scalar" for p in mod["main"].params]
     first = len(shapes) - outputs(mod["main"])
     return f"{', '.join(shapes[:first])} -> {', '.join(shapes[first:])}"
+
+
+def _dimensions(shapes: str) -> list[str]:
+    """Of inputs and outputs; where the outputs begin was said otherwise once, of functions that have several."""
+    return shapes.replace(" -> ", ", ").split(", ")

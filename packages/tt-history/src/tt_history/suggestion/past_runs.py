@@ -13,12 +13,12 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from tt_spec.recipe import content_of
 from tt_spec.types import IMPORT
 
 from tt_history.raw import NOISE
 from tt_history.sqlite import SqliteStore
 from tt_history.suggestion.paired import Gain, compared
-from tt_history.suggestion.toml import content_of
 from tt_history.version2 import BEST_OF_PLACE, Version2
 
 __all__ = ["Reached", "Verdict", "judged", "reached"]

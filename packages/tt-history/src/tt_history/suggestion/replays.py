@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tt_spec import Plugins
+from tt_spec.recipe import content_of
 from tt_spec.roles import Fits, Host, Playable, Replay
 from tt_spec.suggestions import Ground
 
@@ -19,7 +20,6 @@ from tt_history.errors import HistoryError
 from tt_history.suggestion.paired import Gain, compared
 from tt_history.suggestion.plays import Plays, Score, pairs_of
 from tt_history.suggestion.study import Found, Limits, Study, opened
-from tt_history.suggestion.toml import content_of
 from tt_history.suggestion.wanted import Wanted
 
 __all__ = ["FEW", "Interrupted", "Replayed", "Replaying"]

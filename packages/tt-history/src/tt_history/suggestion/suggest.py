@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tt_spec import Task, nearest
+from tt_spec.recipe import content_of
 from tt_spec.roles import Host
 from tt_spec.suggestions import Ground, Suggestion, keep
 
@@ -23,7 +24,6 @@ from tt_history.sqlite import SqliteStore
 from tt_history.suggestion.past_runs import Verdict, judged, reached
 from tt_history.suggestion.replays import FEW, Replayed, Replaying
 from tt_history.suggestion.study import TooShort
-from tt_history.suggestion.toml import content_of
 from tt_history.suggestion.wanted import Asked, Wanted
 
 if TYPE_CHECKING:

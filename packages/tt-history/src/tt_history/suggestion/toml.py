@@ -8,27 +8,21 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["content_of", "written"]
-
-_OWN = ("name", "measurer", "store")
-"""Parts of a recipe's description that belong to a run and a machine."""
+__all__ = ["written"]
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
-
-
-def content_of(described: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of a recipe file that says what a resolved recipe's description says."""
-    return {k: v for k, v in described.items() if k not in _OWN}
 
 
 def written(content: Mapping[str, Any], remark: str = "") -> str:
     """The text of a recipe file. Raises ValueError on what no recipe holds."""
     lines = [f"# {' '.join(line.split())}" for line in remark.splitlines()]
     lines += [f"{_key(k)} = {_value(v)}" for k, v in content.items() if not isinstance(v, Mapping) and v is not None]
-    for role, about in content.items():
-        if isinstance(about, Mapping):
-            lines += ["", f"[{_key(role)}]"]
-            lines += [f"{_key(k)} = {_value(v)}" for k, v in about.items() if v is not None]
+    tables = [((role,), about) for role, about in content.items() if role != "kind" and isinstance(about, Mapping)]
+    kinds = content.get("kind", {})
+    tables += [(("kind", op, role), about) for op, own in kinds.items() for role, about in own.items()]
+    for where, about in tables:
+        lines += ["", f"[{'.'.join(map(_key, where))}]"]
+        lines += [f"{_key(k)} = {_value(v)}" for k, v in about.items() if v is not None]
     return "\n".join(lines) + "\n"
 
 

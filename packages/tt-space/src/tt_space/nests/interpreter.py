@@ -20,6 +20,9 @@ __all__ = ["Interpreter", "Structure", "columns", "fresh"]
 PROBES = 16
 """Rows of a space that are compared with TVM's features before any interpreted ones are given."""
 
+TRIES = 128
+"""Rows after which a space of which none could be interpreted is given up: of some, one in four can be."""
+
 
 class Structure(Protocol):
     """How the rows of a space are scheduled, for many rows at once."""
@@ -81,7 +84,7 @@ class Interpreter:
         if self.checked < PROBES:
             self._check(codes, found)
             self._tried += len(fits)
-            if not self.checked and self._tried >= PROBES:
+            if not self.checked and self._tried >= TRIES:
                 self.refusal = f"none of {self._tried} rows could be interpreted"
         return found if self.refusal is None else none
 

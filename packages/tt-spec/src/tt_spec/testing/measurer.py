@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Generator
 from typing import Any
@@ -19,6 +20,7 @@ from tt_spec.roles import (
     Prestarts,
     Races,
     RacesModels,
+    Recalibrates,
     Retimes,
     RunsModels,
     Traces,
@@ -145,6 +147,14 @@ class MeasurerContract:
         assert set(configs) <= first | set(_configs(codes[3:])), f"rows that were asked, got {configs}"
         assert set(configs) & first, "at least the fastest program of the last batch is still held"
         assert list(piece.retime(task, codes[:0])) == [], "no rows, no work"
+
+    def test_tells_changes_of_its_scale(self, piece: Any, task: Task) -> None:
+        if Recalibrates not in capabilities("measurer", piece):
+            return
+        assert piece.rescaled(task) == 1, "nothing was told before"
+        list(piece.measure(task, _rows(piece, task, 3), Bar(cap_s=1.0)))
+        assert 0 < piece.rescaled(task) < math.inf, "a factor"
+        assert piece.rescaled(task) == 1, "nothing was told since the last call"
 
     def test_races_in_turns(self, piece: Any, task: Task) -> None:
         if Races not in capabilities("measurer", piece):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tt_spec.pieces.synthetic import synthetic_task
-from tt_spec.roles import Lends, ListsRuns, Recalls, Remembers, Summarises, capabilities
+from tt_spec.roles import Lends, ListsRuns, RanksRuns, Recalls, Remembers, Summarises, capabilities
 from tt_spec.types import ERRORS, Measurement, Task, Trial
 
 __all__ = ["StoreContract"]
@@ -131,6 +131,18 @@ class StoreContract:
         assert [r["reason"] for r in runs] == ["5 trials are spent", None], "None while a run is unfinished"
         assert runs[0]["info"]["seed"] == 1 and runs[1]["info"]["model"] == "m", "info is what begin_run was told"
         assert all(isinstance(r["started"], int | float) for r in runs), "started is in seconds since the epoch"
+
+    def test_ranks_the_rows_of_each_run(self, piece: Any) -> None:
+        if RanksRuns not in capabilities("store", piece):
+            return
+        assert piece.bests() == {}, "an empty store has no best"
+        one, two = piece.begin_run({}), piece.begin_run({})
+        piece.append([_valid(0, seconds=(3e-3,), run=one), _valid(1, seconds=(2e-3,), run=one), *_failures()])
+        piece.append([_valid(2, task="t2", seconds=(5e-3,), run=one), _valid(3, seconds=(4e-3,), run=two)])
+        piece.append([replace(_valid(3, seconds=(1e-3,), run=two), origin="again")])
+        expected = {(one, "t1"): 2e-3, (one, "t2"): 5e-3, (two, "t1"): 4e-3}
+        got = {key: s for key, s in piece.bests().items() if key[0] in (one, two)}
+        assert got == expected, f"the fastest of each run and task, those timed again apart, got {got}"
 
     def test_summarises_tasks(self, piece: Any) -> None:
         if Summarises not in capabilities("store", piece):

@@ -1,0 +1,263 @@
+"""The processes that think for jobs: begun in turn, heard, halted and ended, and with them the states of jobs."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from tt_spec import WallClock
+from tt_spec.errors import StoreError
+
+from tt_service import wire
+from tt_service.broker import Broker, Needs
+from tt_service.dispatch import Dispatch
+from tt_service.histories import Histories
+from tt_service.jobs import Job, settle
+from tt_service.ledger import Ledger
+from tt_service.plain import plain
+from tt_service.runner import Bounds, Runner
+
+__all__ = ["Places", "Thinkers"]
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where jobs may think.
+
+    Args:
+        most: Processes at once; further jobs wait.
+        bounds: Of each.
+    """
+
+    most: int = 8
+    bounds: Bounds = field(default_factory=Bounds)
+
+
+class Thinkers:
+    """Processes of jobs.
+
+    Not thread-safe but for `heard`, which takes the lock: whoever owns it has it for the rest.
+
+    Args:
+        jobs: All of them, by id, oldest first.
+        clock: Never steps.
+    """
+
+    def __init__(
+        self,
+        places: Places,
+        jobs: Mapping[str, Job],
+        dispatch: Dispatch,
+        histories: Histories,
+        lock: AbstractContextManager[Any],
+        clock: Callable[[], float],
+    ) -> None:
+        self.places, self.jobs, self.dispatch, self.histories = places, jobs, dispatch, histories
+        self.lock, self.clock, self.wall = lock, clock, WallClock()
+        self.closed = False
+        self._later: list[tuple[Job, dict[str, Any]]] = []
+
+    @property
+    def broker(self) -> Broker:
+        return self.dispatch.broker
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.dispatch.ledger
+
+    # -- states of jobs -----------------------------------------------------------------------------------------
+
+    def open(self, job: Job) -> None:
+        """Let agents work for a job."""
+        job.tasks = job.tasks or {t.key: t.thing() for t in job.spec.tasks}
+        self.broker.open(job.record.id, self._needs(job), job.private_to)
+
+    def begin(self) -> None:
+        """Start the oldest jobs that have no process, as many as may think."""
+        room = self.places.most - sum(j.runner is not None for j in self.jobs.values())
+        for job in self.jobs.values():
+            if room > 0 and job.record.state == "running" and job.runner is None and not self.closed:
+                self._start(job)
+                room -= 1
+
+    def pause(self, job: Job, reason: str) -> None:
+        """Stop thinking and hand out nothing; rows that are out count when they are told."""
+        if job.record.state != "running":
+            return
+        self.broker.stop(job.record.id)
+        job.halting = reason
+        if job.runner is not None:
+            job.runner.send("halt", reason=reason)
+        self._state(job, "paused", reason)
+        self.dispatch.settle()
+
+    def resume(self, job: Job) -> None:
+        """Go on from what the history and the journal hold."""
+        if job.record.state == "paused":
+            self._state(job, "running", "")
+            self.open(job)
+            self.begin()
+
+    def end(self, job: Job, state: str, reason: str) -> None:
+        """End a job for good; its rows stay in the history."""
+        if job.ended:
+            return
+        self._leave(job)
+        self.broker.drop(job.record.id)
+        self.ledger.flush()
+        job.record.ended = self.wall.now()
+        self._state(job, state, reason)
+        try:
+            self.histories.of(job.private_to).end_run(job.record.run_id, reason)
+        except StoreError as e:
+            warnings.warn(str(e), stacklevel=2)
+        settle(job.ready, None)
+        self.dispatch.dismiss()
+        self.begin()
+
+    def tick(self) -> None:
+        """What could not be kept is heard again, and whoever thinks beyond its bounds is ended."""
+        later, self._later = self._later, []
+        for job, message in later:
+            self.heard(job, message)
+        for job in list(self.jobs.values()):
+            if job.runner is not None and (why := job.runner.exceeded(self.clock())) is not None:
+                self.end(job, "failed", why)
+
+    def close(self) -> list[Runner]:
+        """Begin and hear nothing any more; the processes, which are to be ended without the lock."""
+        self.closed = True
+        for job in self.jobs.values():
+            if job.runner is not None and job.record.state == "running":
+                job.record.spent_s += self.clock() - job.began
+                self.ledger.save(job)
+        return [j.runner for j in self.jobs.values() if j.runner is not None]
+
+    def _state(self, job: Job, state: str, reason: str) -> None:
+        job.record.state, job.record.reason = state, reason
+        self.ledger.save(job)
+        self.ledger.event(job, "state", text=state if not reason else f"{state}: {reason}")
+
+    def _needs(self, job: Job) -> dict[str, Needs]:
+        return {t.key: Needs(job.spec.device, t.target, t.space.key, job.evaluator.piece) for t in job.tasks.values()}
+
+    # -- processes ----------------------------------------------------------------------------------------------
+
+    def _start(self, job: Job) -> None:
+        pending = {
+            key: [r.config for r in rows] for key in job.tasks if (rows := self.broker.pending(job.record.id, key))
+        }
+        job.began, job.halting = self.clock(), None
+        runner = Runner(self.places.bounds, lambda message, job=job: self.heard(job, message), self.clock)
+        job.runner = runner
+        runner.start()
+        runner.send(
+            "start",
+            job=job.record.spec,
+            history=self.histories.path,
+            private=self.histories.path_of(job.private_to) if job.private_to is not None else None,
+            run_id=job.record.run_id,
+            spent_s=job.record.spent_s,
+            pending=pending,
+        )
+
+    def heard(self, job: Job, message: dict[str, Any] | None) -> None:
+        """What a job's process says; None when it is gone."""
+        with self.lock:
+            if self.closed or job.runner is None:
+                return
+            if message is None:
+                message = {"what": "gone"}
+            try:
+                _HEARD[message["what"]](self, job, message)
+            except (KeyError, ValueError, TypeError) as e:
+                self.end(job, "failed", f"its process said what cannot be understood ({type(e).__name__}: {e})")
+            except StoreError:  # a full disk, say: the same message again, later
+                self._later.append((job, message))
+            with suppress(StoreError):  # tried again with the next change, or tick
+                self.dispatch.settle()
+
+    def _stopped(self, job: Job) -> None:
+        """The process of a paused job has ended."""
+        self._leave(job)
+        self.ledger.flush()
+        self.begin()
+
+    def _leave(self, job: Job) -> None:
+        """The job has no process from now on."""
+        if (runner := job.runner) is not None:
+            job.record.spent_s += self.clock() - job.began
+            job.runner = None
+            runner.end()
+        self.broker.forget_calls(job.record.id)
+        job.calls = {}
+        self.ledger.save(job)
+
+    # -- what they say ------------------------------------------------------------------------------------------
+
+    def _gone(self, job: Job, message: dict[str, Any]) -> None:
+        runner = job.runner
+        why = "its process ended" if runner is None else runner.post_mortem()
+        if job.halting is not None and job.record.state == "paused":
+            self._stopped(job)
+        else:
+            self.end(job, "failed", why)
+
+    def _ready(self, job: Job, message: dict[str, Any]) -> None:
+        job.evaluator = wire.PieceWire(piece=message["evaluator"], options=plain(message["options"]))
+        self.broker.open(job.record.id, self._needs(job), job.private_to)
+        if job.record.state == "paused":
+            self.broker.stop(job.record.id)
+        settle(job.ready, None)
+
+    def _refused(self, job: Job, message: dict[str, Any]) -> None:
+        job.refused = str(message["why"])
+        self.end(job, "failed", job.refused)
+
+    def _measure(self, job: Job, message: dict[str, Any]) -> None:
+        task = message["task"]
+        job.bars[task] = message["bar"]
+        self.broker.want(job.record.id, task, zip(message["rows"], message["origins"], strict=True))
+
+    def _unwant(self, job: Job, message: dict[str, Any]) -> None:
+        if job.record.state == "running":
+            self.broker.unwant(job.record.id, message["task"], message["rows"])
+
+    def _expect(self, job: Job, message: dict[str, Any]) -> None:
+        self.broker.expect(job.record.id, message["task"], message["rows"], self.clock())
+
+    def _call(self, job: Job, message: dict[str, Any]) -> None:
+        call = self.broker.call(job.record.id, message["task"], message["kind"], message["rows"], message["body"])
+        job.calls[call] = message["number"]
+
+    def _batch(self, job: Job, message: dict[str, Any]) -> None:
+        refused = [wire.Historic.of(m).model_dump() for m in message["refused"]]
+        self.ledger.event(job, "batch", task=message["task"], batch=plain(message["about"]), results=refused)
+
+    def _finished(self, job: Job, message: dict[str, Any]) -> None:
+        self.ledger.event(job, "note", task=message["task"], text=str(message["reason"]))
+
+    def _over(self, job: Job, message: dict[str, Any]) -> None:
+        if message["halted"] is not None and job.record.state == "paused":
+            self._stopped(job)
+        elif message["failed"] is not None:
+            self.end(job, "failed", str(message["reason"]))
+        else:
+            self.end(job, "done", str(message["reason"]))
+
+
+_HEARD = {
+    "gone": Thinkers._gone,
+    "ready": Thinkers._ready,
+    "refused": Thinkers._refused,
+    "measure": Thinkers._measure,
+    "unwant": Thinkers._unwant,
+    "expect": Thinkers._expect,
+    "call": Thinkers._call,
+    "batch": Thinkers._batch,
+    "finished": Thinkers._finished,
+    "over": Thinkers._over,
+}
