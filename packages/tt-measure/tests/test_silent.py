@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from tt_measure import TimingLock, WorkerError, WorkerPool
+from tt_measure import TimingLock, WorkerError, WorkerPool, family
 from tt_spec import Bar
 from tt_spec.pieces.once_evaluator import OnceEvaluator
 
@@ -50,8 +50,8 @@ def pids(pool):
     return [p.popen.pid for p in pool._team.processes]
 
 
-def ended(wanted):
-    end = time.monotonic() + 5
+def ended(wanted, seconds=5.0):
+    end = time.monotonic() + seconds
     while time.monotonic() < end:
         if not any(psutil.pid_exists(p) and psutil.Process(p).status() != psutil.STATUS_ZOMBIE for p in wanted):
             return True
@@ -155,11 +155,48 @@ def test_a_row_that_is_killed_every_time_fails(pool, tmp_path):
 def test_a_grandchild_in_a_session_of_its_own_ends_with_its_worker(pool, tmp_path):
     found = by_id(pool, wild.task(tmp_path / "log"), [wild.row("daemon", 1, 500)])
     assert found[500].error == "build" and "SIGABRT" in found[500].why
-    (pid,) = [
-        e["began"] for e in map(json.loads, (tmp_path / "log").read_text().splitlines()) if e["event"] == "daemon"
-    ]
-    assert ended([int(pid)])
+    assert ended(daemons(tmp_path / "log"))
     assert free(tmp_path / "lock"), "it had the lock's file open"
+
+
+ABANDONED = """
+import sys
+sys.path.insert(0, {here!r})
+import numpy as np, tt_measure_wild as wild
+from tt_measure import WorkerPool
+from tt_spec import Bar
+from tt_spec.pieces.once_evaluator import OnceEvaluator
+pool = WorkerPool("tt_measure_wild:Backend", workers=1, threads=1, evaluator=OnceEvaluator(), lock={lock!r})
+list(pool.measure(wild.task({log!r}), np.array([wild.row("daemon-hang", 1, 0)]), Bar()))
+"""
+
+
+def test_what_a_killed_tt_left_is_ended_by_the_next_one_and_a_living_ones_is_not(tmp_path):
+    logs = [tmp_path / name for name in ("killed", "lives")]
+    locks = [tmp_path / "lock", tmp_path / "another"]
+    codes = [ABANDONED.format(here=str(HERE), lock=str(k), log=str(log)) for k, log in zip(locks, logs, strict=True)]
+    killed, lives = [subprocess.Popen([sys.executable, "-c", code]) for code in codes]
+    try:
+        until = time.monotonic() + 60
+        while not all(map(daemons, logs)) and time.monotonic() < until:
+            time.sleep(0.05)
+        killed.kill()
+        killed.wait()
+        with make(tmp_path) as pool:
+            assert by_id(pool, wild.task(tmp_path / "log"), oks(1))[0].error is None
+        assert ended(daemons(logs[0]))
+        assert not ended(daemons(logs[1]), seconds=0.1)
+    finally:
+        lives.kill()
+        lives.wait()
+        family.end_orphans()
+    assert ended(daemons(logs[1]))
+
+
+def daemons(log):
+    """The daemons of which a log tells."""
+    lines = log.read_text().splitlines() if log.exists() else []
+    return [int(e["began"]) for e in map(json.loads, lines) if e["event"] == "daemon"]
 
 
 def test_a_call_may_use_more_memory_than_a_candidate(tmp_path):

@@ -42,6 +42,7 @@ BEHAVIOURS = (
     "run-killed",
     "oom",
     "daemon",
+    "daemon-hang",
 )
 
 
@@ -103,9 +104,9 @@ class Backend:
             once(f"{c.path}.{c.id}", killed)
         if kind == "oom":
             killed()
-        if kind == "daemon":
+        if kind in ("daemon", "daemon-hang"):
             c.log("daemon", (pid := daemon()), pid)
-            os.abort()
+            time.sleep(1000) if kind == "daemon-hang" else os.abort()
         if kind == "leak":
             self.leaked.append(b"x" * (40 << 20))
         time.sleep(0.5 if kind == "build-slow" else 0.02)

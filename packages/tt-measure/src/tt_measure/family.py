@@ -8,10 +8,11 @@ import os
 import secrets
 import sys
 from collections.abc import Collection
+from pathlib import Path
 
 import psutil
 
-__all__ = ["MARK", "adopt", "descendants", "end", "fresh_mark"]
+__all__ = ["MARK", "adopt", "descendants", "end", "end_orphans", "fresh_mark"]
 
 MARK = "TT_WORKER_MARK"
 """Environment variable of a worker, inherited by all that it starts: it tells them apart from everybody else's
@@ -22,8 +23,8 @@ ROUNDS = 5
 
 
 def fresh_mark() -> str:
-    """The mark of one worker."""
-    return secrets.token_hex(16)
+    """The mark of one worker: which process started it, and a number of its own."""
+    return f"{_scope()}:{os.getpid()}:{_began(os.getpid())}:{secrets.token_hex(16)}"
 
 
 def adopt() -> None:
@@ -54,6 +55,48 @@ def end(marks: Collection[str], known: Collection[psutil.Process] = ()) -> None:
         for p in found:
             with contextlib.suppress(psutil.Error):
                 p.kill()
+
+
+def end_orphans() -> int:
+    """Kill what workers of a process that is gone have left, after a `kill -9` of `tt` for example; how many there were.
+
+    Linux only, and only what this process could be the parent of: elsewhere, and in other containers, a number says too
+    little about who is alive.
+    """
+    if not (scope := _scope()):
+        return 0
+    lives: dict[tuple[str, str], bool] = {}
+    orphans: set[str] = set()
+    for process in psutil.process_iter():
+        here, pid, began, *_ = [*(mark := _mark(process) or "").split(":"), "", "", ""]
+        if here != scope or not pid.isdecimal():
+            continue
+        owner = pid, began
+        if owner not in lives:
+            lives[owner] = _began(int(pid)) == began
+        if not lives[owner]:
+            orphans.add(mark)
+    if orphans:
+        end(orphans)
+    return len(orphans)
+
+
+def _scope() -> str:
+    """Names the processes whose numbers mean the same here (Linux's PID namespace); "" where that is not known."""
+    try:
+        return os.readlink("/proc/self/ns/pid").replace(":", "")
+    except OSError:
+        return ""
+
+
+def _began(pid: int) -> str:
+    """When a process began, in ticks since the machine did, which no clock changes; "" if there is none of this number."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return ""
+    after = stat.rpartition(")")[2].split()
+    return "" if after[0] == "Z" else after[19]
 
 
 def _mark(process: psutil.Process) -> str | None:

@@ -107,6 +107,8 @@ class Team:
                 p.close()
         self.processes[:] = [p for p in self.processes if not p.lost]
         self._base = {p: b for p, b in self._base.items() if not p.lost}
+        if not self._jobs:
+            family.end_orphans()  # they would compute beside all that is timed, and may hold the lock
         while len(self.processes) < self.size:
             self._jobs += 1
             place = min(set(range(self.size)) - {q.place for q in self.processes})
