@@ -58,7 +58,7 @@ def end(marks: Collection[str], known: Collection[psutil.Process] = ()) -> None:
 
 
 def end_orphans() -> int:
-    """Kill what workers of a process that is gone have left, after a `kill -9` of `tt` for example; how many there were.
+    """Kill what workers of a process that is gone have left, say after a `kill -9` of `tt`; from how many workers.
 
     Linux only, and only what this process could be the parent of: elsewhere, and in other containers, a number says too
     little about who is alive.
@@ -90,7 +90,7 @@ def _scope() -> str:
 
 
 def _began(pid: int) -> str:
-    """When a process began, in ticks since the machine did, which no clock changes; "" if there is none of this number."""
+    """When a process began, in ticks since the machine did, which no clock changes; "" if there is no such process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
