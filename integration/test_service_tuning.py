@@ -161,10 +161,11 @@ def test_private_rows_of_ones_own_agent_are_nobody_elses(place, tmp_path):
 
 
 def test_another_user_of_the_device_begins_with_what_the_server_knows(place, client):
-    options = ["--trials", "8", "--set", "batch=8", "--history", "another.db", "--json"]
-    done = client("tune", "op:matmul:32,32,32", "--recipe", "random", "--server", place.url, *options)
-    result = events(done.stdout)[-1]
-    assert result["event"] == "result" and result["trials"] == 8
+    tune = ["tune", "op:matmul:36,36,36", "--recipe", "random", "--server", place.url, "--trials", "8", "--json"]
+    for history in ("one.db", "another.db"):
+        done = client(*tune, "--set", "batch=8", "--history", history)
+        result = events(done.stdout)[-1]
+        assert result["event"] == "result" and result["trials"] == 8
     rows = sqlite3.connect(place.folder / "another.db")
     (known,) = rows.execute("SELECT count(*) FROM measurements").fetchone()
     rows.close()
@@ -310,7 +311,7 @@ def test_with_one_agent_and_one_seed_the_rows_are_those_of_a_local_run(place, tm
 
 def test_an_operator_never_gets_the_rows_that_the_server_has_of_another_with_its_key(place, client, monkeypatch):
     """Two clients, each with a history of its own, and two operators whose hashes are forged to collide."""
-    monkeypatch.setattr("tt_core.compiler.lower._workload", lambda mod: "all the same")
+    monkeypatch.setattr("tt_core.compiler.lower._workload", lambda mod: "all the same, on a server")
     options = ["--trials", "4", "--set", "batch=4", "--json", "--recipe", "random", "--server", place.url]
 
     def keys(model: str, history: str) -> tuple[str, int]:

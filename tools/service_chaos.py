@@ -4,8 +4,9 @@
 
 A server, agents, and between them a proxy that cuts, delays, repeats, truncates and hands on copies late: all real
 processes over real HTTP; run times are drawn by a formula (`tt_spec.pieces.synthetic`). While a job runs, the server is
-killed, agents are killed or stopped for longer than their leases, and the wall clocks of all of them jump by days, to
-and fro. Afterwards
+killed, agents are killed or stopped for longer than their leases, the server's disk is full for some seconds, and the
+wall clocks of all of them jump by days, to and fro. Root has a disk of its own that really fills (tmpfs); for others
+the server may write no longer files meanwhile. Afterwards
 
 - the job has had its trials, and no more;
 - every result is delivered, and the history equals what the agents' own logs hold, row by row;
@@ -17,8 +18,10 @@ Exit code 1 if something of it does not hold; the round's seed is told.
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import re
+import resource
 import signal
 import socket
 import sqlite3
@@ -33,6 +36,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 from tt_history import SqliteStore
 from tt_service import wire
 from tt_service.broker import LOST
@@ -45,6 +49,9 @@ from tt_spec.pieces.synthetic import synthetic_task
 __all__ = ["LEASE_S", "Proxy", "Yard", "ride", "yard"]
 
 LEASE_S = 3.0
+
+DISK_BYTES = 16 << 20
+"""Of the disk that fills."""
 
 CLOCK = """
 import os, sys, time
@@ -186,7 +193,11 @@ class Yard:
     """
 
     def __init__(self, folder: Path, share: float = 0.0, seed: int = 0) -> None:
-        self.folder, self.history, self.jump = folder, folder / "shared.db", folder / "jump"
+        self.folder, self.disk, self.jump = folder, folder / "disk", folder / "jump"
+        self.history = self.disk / "shared.db"
+        self.disk.mkdir()
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "chaos", str(self.disk)]
+        self.own_disk = os.getuid() == 0 and subprocess.run(mount, capture_output=True).returncode == 0
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
@@ -210,6 +221,22 @@ class Yard:
         self.server.kill()
         self.server.wait()
         self.server.stdout.close()
+
+    def fill_disk(self, seconds: float) -> None:
+        """No room for what the server writes, for a while."""
+        assert self.server is not None
+        if self.own_disk:
+            ballast = self.disk / "ballast"
+            with suppress(OSError), ballast.open("wb", buffering=0) as f:
+                while True:
+                    f.write(bytes(4096))
+            time.sleep(seconds)
+            ballast.unlink()
+        else:
+            server, size = psutil.Process(self.server.pid), self.history.stat().st_size
+            server.rlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+            time.sleep(seconds)
+            server.rlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
     def agent(self, name: str) -> None:
         """Start an agent; one of that name has its log already."""
@@ -247,8 +274,6 @@ class Yard:
         """What the agents' own logs hold: results, and how many of them were not sent."""
         found, unsent = [], 0
         for path in self.folder.glob("*.db"):
-            if path == self.history:
-                continue
             db = sqlite3.connect(path)
             for trial, sent in db.execute("SELECT trial, sent FROM results"):
                 t = wire.TrialWire.model_validate_json(trial).thing()
@@ -285,6 +310,8 @@ class Yard:
             self.server.stdout.close()
         if self.proxy is not None:
             self.proxy.close()
+        if self.own_disk:
+            subprocess.run(["umount", "-l", str(self.disk)], check=False)
 
 
 @contextmanager
@@ -301,7 +328,8 @@ def ride(here: Yard, acts: Sequence[str], agents: int, seed: int, each: int = 40
     """A job of `each` trials an act and as many more, with an act after each of them; what is wrong in the end.
 
     Args:
-        acts: "server", "agent" (killed and started again), "stop" (an agent, for longer than its lease) or "clock".
+        acts: "server", "agent" (killed and started again), "stop" (an agent, for longer than its lease), "disk" (the
+            server's, full for some seconds) or "clock".
     """
     rng = random.Random(seed)
     here.serve()
@@ -337,6 +365,8 @@ def _act(here: Yard, act: str, name: str, rng: random.Random) -> None:
         agent.send_signal(signal.SIGSTOP)
         time.sleep(LEASE_S + 1)
         agent.send_signal(signal.SIGCONT)
+    elif act == "disk":
+        here.fill_disk(rng.uniform(1.0, 4.0))
     elif act == "clock":
         here.jump.write_text(str(rng.uniform(-30, 30) * 86_400))
     else:
@@ -355,7 +385,7 @@ def main() -> int:
     options = parser.parse_args()
     failed = 0
     for seed in range(options.seed, options.seed + options.rounds):
-        acts = ["server"] * options.kills + ["agent", "stop", "clock"] * max(1, options.kills // 5)
+        acts = ["server"] * options.kills + ["agent", "stop", "disk", "clock"] * max(1, options.kills // 5)
         random.Random(seed).shuffle(acts)
         with (
             tempfile.TemporaryDirectory(prefix="tt-service-chaos-") as folder,

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 from tt_spec import Task, summary
-from tt_spec.errors import ProgramError
+from tt_spec.errors import PieceError, ProgramError
 from tt_spec.roles import Checks, Expects, Measurer, Races, Retimes
 
 from tt_service import wire
@@ -91,7 +91,11 @@ class Agent:
         self._broken: Exception | None = None
 
     def run(self) -> str:
-        """Work until `halt` speaks; returns its reason. Raises `ServiceError` where the server wants nothing of us."""
+        """Work until `halt` speaks; returns its reason.
+
+        Raises `ServiceError` where the server wants nothing of us, and `PieceError` where we were to work for chosen
+        jobs alone and cannot.
+        """
         self.introduce()
         threads = [threading.Thread(target=w, daemon=True) for w in (self._keep_beating, self._keep_sending)]
         for thread in threads:
@@ -129,7 +133,10 @@ class Agent:
         return self._known(lambda: self.http.ask(f"/v1/agents/{self.name}/ask", body, self.wait_s))
 
     def _do(self, work: wire.Asked) -> None:
-        """One batch, whatever it is; what cannot be done here is given back with the reason."""
+        """One batch, whatever it is; what cannot be done here is given back with the reason.
+
+        Raises `PieceError`, see `run`.
+        """
         self._lost.clear()
         self._batch = work.batch
         try:
@@ -146,6 +153,8 @@ class Agent:
             back = wire.Release(batch=work.batch, unable=summary(e)[:2000])
             with suppress(Gone):
                 self._known(lambda: self._send("release", back))
+            if self.jobs:  # without us they would wait for ever
+                raise PieceError(f"cannot work for job {work.job[:8]}: {summary(e)}") from e
         finally:
             self._batch = None
 

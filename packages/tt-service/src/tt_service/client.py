@@ -125,7 +125,7 @@ class HttpService:
             else:
                 while halt() is None and follower.over() is None:
                     time.sleep(0.1)
-        except ServiceError as e:
+        except (ServiceError, PieceError) as e:
             failure = None if halt() is not None else e
         return self._end(http, follower, ledger, halt(), failure, say)
 
