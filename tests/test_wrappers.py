@@ -11,7 +11,7 @@ from tt_bench.recording import Pace, Recorded
 from tt_bench.runs import Live
 from tt_bench.tapes import _Charged
 from tt_bench.thinking import Stopwatch, WatchedModel, WatchedPrograms
-from tt_spec import Slot, VirtualClock
+from tt_spec import Bar, Slot, VirtualClock
 from tt_spec.light import LightScheduler
 from tt_spec.pieces.synthetic import synthetic_task
 from tt_spec.roles import CAPABILITIES, ProgramSource, Scheduler, Surrogate, capabilities
@@ -69,6 +69,7 @@ def test_a_recorded_tasks_measurer_forwards_what_its_pool_can():
     live, row = Live(inner, [whole]), np.zeros(4, dtype=np.int64)
     live.prestart()
     live.expect(task, row[None])
+    live.begin(task, row[None], Bar())
     live.trace()
     list(live.retime(task, row[None]))
     live.rescaled(task)
@@ -79,7 +80,7 @@ def test_a_recorded_tasks_measurer_forwards_what_its_pool_can():
     live.run_model("a.so", {})
     live.nudge_model("a.so", {}, 1e-6, (1,))
     live.close()
-    called = ["prestart", "expect", "trace", "retime", "rescaled", "race", "check", "doubts", "race_models"]
+    called = ["prestart", "expect", "begin", "trace", "retime", "rescaled", "race", "check", "doubts", "race_models"]
     called += ["run_model", "nudge_model", "close"]
     assert inner.called == called
     assert {c.__name__ for c in capabilities("measurer", live)} == {c.__name__ for c in CAPABILITIES["measurer"]}

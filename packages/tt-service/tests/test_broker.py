@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, settings
@@ -224,7 +226,7 @@ def test_one_that_derives_another_space_is_not_asked_again():
 
 def test_agents_share_a_batch_and_one_serves_jobs_in_turn():
     b = broker(rows=8, agents=("a", "b"))
-    assert len(asked(b, "a").rows) == 4 and len(asked(b, "b").rows) == 4
+    assert len(asked(b, "a").rows) == 2 and len(asked(b, "b").rows) == 3, "half of a fair part, then half of the rest"
     b = broker(rows=4)
     b.open("k", {"t": NEEDS})
     b.want("k", "t", [((i,), "search") for i in range(4)])
@@ -308,17 +310,35 @@ def test_each_agent_is_told_a_part_of_what_is_expected_and_gets_that_part_first(
     assert told == {"me/a": ("expect", rows[:3]), "me/b": ("expect", rows[3:]), "me/gpu": None}
     broker.want("job", "conv", [((c,), "search") for c in (9, 5, 4, 3, 2, 1, 0)])
     first, second = broker.ask("me/a", 64, 0.0), broker.ask("me/b", 64, 0.0)
-    assert first is not None and first.rows == ((2,), (1,), (0,), (9,)), "its own, then what nobody built"
-    assert second is not None and second.rows == ((5,), (4,), (3,))
+    assert first is not None and first.rows == ((2,), (1,)), "its own, half of what it would have if both shared"
+    assert second is not None and second.rows == ((5,), (4,), (3,)), "the other is busy: half of what is left"
+    broker.tell("me/a", first.id, [(0, "ms"), (1, "ms")], 0.0)
+    last = broker.ask("me/a", 64, 0.0)
+    assert last is not None and last.rows == ((0,),), "its own before what nobody built"
 
 
-def test_what_was_expected_is_not_built_any_more_once_it_is_wanted():
+def test_an_agent_that_is_alone_gets_all_rows_at_once():
+    broker = expecting()
+    broker.agents["me/b"].seen = -math.inf
+    broker.want("job", "conv", [((c,), "search") for c in range(7)])
+    found = broker.ask("me/a", 64, 0.0)
+    assert found is not None and len(found.rows) == 7
+
+
+def test_what_was_expected_is_not_built_any_more_once_it_is_out():
     broker = expecting()
     broker.expect("job", "conv", [(0,), (1,)], 0.0)
     broker.want("job", "conv", [((0,), "search"), ((1,), "search")])
-    found = broker.ask("me/a", 64, 0.0)
-    assert found is not None and (found.kind, found.rows) == ("measure", ((0,),))
-    assert list(broker.calls) == []
+    kinds = []
+    for _ in range(3):
+        found = asked(broker, "me/a")
+        kinds.append((found.kind, found.rows))
+        if found.kind == "expect":
+            broker.answer("me/a", found.id, 0.0)
+        else:
+            broker.tell("me/a", found.id, [(0, "ms")], 0.0)
+    assert kinds == [("expect", ((0,),)), ("measure", ((0,),)), ("measure", ((1,),))]
+    assert list(broker.calls) == [], "the other was to build the second"
 
 
 def test_an_agent_that_dies_while_it_builds_ahead_leaves_nothing_behind():

@@ -20,6 +20,7 @@ class Door:
 
     def __init__(self, rows=3):
         self.broker, self.measurer, self.rows = Broker(), Judge(), rows
+        self.begun = {}
         self.tasks, self.out, self.numbers, self.bodies, self.bars = {}, deque(), {}, {}, {}
         self.broker.meet(Agent("me/a", "toy", ("*",), ("fixed",)), 0.0)
 
@@ -29,9 +30,12 @@ class Door:
 
     def send(self, what, **fields):
         task = fields["task"]
-        if what == "measure":
+        if what in ("begin", "measure"):
             self.bars[task] = fields["bar"]
-            self.broker.want("job", task, zip(fields["rows"], fields["origins"], strict=True))
+            begun = self.begun.setdefault(task, set())
+            rows = zip(fields["rows"], fields["origins"], strict=True)
+            self.broker.want("job", task, [(r, origin) for r, origin in rows if r not in begun])
+            self.begun[task] = {*begun, *fields["rows"]} if what == "begin" else set()
         elif what == "unwant":
             self.broker.unwant("job", task, fields["rows"])
         elif what == "call":

@@ -226,6 +226,38 @@ def test_a_server_that_ends_in_mid_job_ends_well_and_only_once(tmp_path):
     assert not here.server.lifespan.shutdown_failed
 
 
+def test_who_asks_for_recipes_finds_the_process_of_the_job_started(tmp_path, monkeypatch):
+    with house(tmp_path) as here:
+        thinkers = here.server.desk.thinkers
+
+        def waiting():
+            here.http.get_list("/v1/recipes", wire.RecipeOut)
+            return thinkers._spare.process
+
+        def begun():
+            job = here.http.post("/v1/jobs", job_of(), wire.JobOut, wait_s=60)
+            return here.server.desk.jobs[job.id].runner.process, job
+
+        first = waiting()
+        assert waiting() is first, "one waits, however many ask"
+        assert begun()[0] is first and thinkers._spare is None
+        killed = waiting()
+        killed.kill()
+        killed.wait()
+        process, job = begun()
+        assert process is not killed
+        here.agent()
+        assert here.ended(job)[-1].text == "done: 24 trials are spent"
+        unused = waiting()
+        thinkers.tick()
+        assert unused.poll() is None
+        monkeypatch.setattr(thinkers, "_spare_until", -1.0)
+        thinkers.tick()
+        assert unused.poll() is not None and thinkers._spare is None
+        last = waiting()
+    assert last.poll() is not None, "a server that ends leaves none"
+
+
 def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
     with house(tmp_path) as here:
         desk, refused = here.server.desk, []

@@ -92,6 +92,9 @@ class Able(SyntheticMeasurer):
     def expect(self, task, codes):
         self.expected = [*self.expected, *map(tuple, codes.tolist())]
 
+    def begin(self, task, codes, bar):
+        pass
+
     def measure(self, task, codes, bar):
         began = time.monotonic()
         yield from super().measure(task, codes, bar)
@@ -912,6 +915,13 @@ class Hoards(Able):
         yield from super().measure(task, np.array([*kept, *codes.tolist()]).reshape(-1, len(task.space.knobs)), bar)
 
 
+class HoardsBegun(Hoards):
+    """The same of what was begun."""
+
+    def begin(self, task, codes, bar):
+        self.expected = [*self.expected, *map(tuple, codes.tolist())]
+
+
 class Foretells(SequentialScheduler):
     """Says that it will go through the tasks, and stays with the first."""
 
@@ -998,6 +1008,11 @@ CAPABLE = {
     ),
     ("measurer", "yields what it expects"): (Hoards, "what_is_expected_is_measured_once"),
     ("measurer", "answers"): (able(expect=lambda self, task, codes: 1), "what_is_expected_is_measured_once"),
+    ("measurer", "yields what it began"): (HoardsBegun, "what_is_begun_is_measured_once"),
+    ("measurer", "answers when it begins"): (
+        able(begin=lambda self, task, codes, bar: 1),
+        "what_is_begun_is_measured_once",
+    ),
     ("measurer", "traces nothing"): (able(trace=lambda self: []), "traces_its_work_once"),
     ("measurer", "traces it twice"): (
         able(trace=lambda self: [Work(0, "time", time.monotonic() - b, s) for b, s in self.done]),

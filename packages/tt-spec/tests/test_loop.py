@@ -775,6 +775,36 @@ class Builds(Expecting):
 FOUR = [Slot(i, trials=4) for i in (0, 1, 0, 2, 2, 1)]
 
 
+class Elsewhere(Builds):
+    """Measures elsewhere: what was begun counts from then on."""
+
+    def begin(self, task, codes, bar):
+        self.told.append(("begin", task.name, bar.incumbent_s))
+        Builds.expect(self, task, codes)
+
+    def expect(self, task, codes):
+        pass
+
+    def measure(self, task, codes, bar):
+        Builds.expect(self, task, codes)
+        self.told.append(("measure", task.name, bar.incumbent_s))
+        return super().measure(task, codes, bar)
+
+
+def test_rows_that_are_thought_of_ahead_are_begun_with_the_bar_of_their_turn():
+    made = []
+    here = thinking(think_s=4.0)
+    there = thinking(think_s=4.0, measurer=lambda clock: made.append(Elsewhere(clock)) or made[0])
+    assert there[-1] == here[-1] and there[0].trials == here[0].trials
+    bars = {}
+    for what, name, bar in made[0].told:
+        if what == "begin":
+            bars[name] = bar
+        elif what == "measure" and name in bars:
+            assert bar == bars.pop(name)
+    assert not bars and sum(what == "begin" for what, _, _ in made[0].told) > 4
+
+
 def thinking(think_s, slots=FOUR, measurer=Builds, **options):
     clock, scheduler = VirtualClock(), Beside(*slots)
     searcher = type("Thinks", (Thinks,), {"clock": clock, "think_s": think_s})

@@ -26,7 +26,7 @@ from tt_spec import (
     WallClock,
     token,
 )
-from tt_spec.roles import Doubts, Expects, Host, Listener, Prestarts, Recalibrates, Retimes, Traces, Work
+from tt_spec.roles import Begins, Doubts, Expects, Host, Listener, Prestarts, Recalibrates, Retimes, Traces, Work
 
 from tt_bench.errors import BenchError
 from tt_bench.fitted import Fitted
@@ -258,6 +258,11 @@ class Live:
         part = self.recorded[task.key]
         if isinstance(self.pool, Expects):
             self.pool.expect(part.whole, part.widen(np.asarray(codes, dtype=np.int64)))
+
+    def begin(self, task: Task, codes: np.ndarray, bar: Bar) -> None:
+        part = self.recorded[task.key]
+        if isinstance(self.pool, Begins):
+            self.pool.begin(part.whole, part.widen(np.asarray(codes, dtype=np.int64)), bar)
 
     def trace(self) -> list[Work]:
         return self.pool.trace() if isinstance(self.pool, Traces) else []

@@ -216,6 +216,8 @@ def _plain_routes(app: FastAPI, lobby: Lobby) -> None:
 
     @app.get("/v1/recipes", summary="Recipes of this server")
     async def recipes(who: ForJobs) -> list[wire.RecipeOut]:
+        """Whoever asks this probably begins a job next: a process is started for it."""
+        await lobby.call(desk.foresee)
         return await lobby.call(_recipes, desk.plugins)
 
     @app.get("/v1/history/{task}", summary="What the history knows of a task")

@@ -219,9 +219,7 @@ class Broker:
         self.stopped.discard(job)
 
     def want(self, job: str, task: str, rows: Iterable[tuple[Config, str]]) -> None:
-        """Have rows measured, each with its origin; those that are wanted already stay as they are. What was to be
-        expected of the task is here now."""
-        self._forget_expected(job, task)
+        """Have rows measured, each with its origin; those that are wanted already stay as they are."""
         for config, origin in rows:
             if (job, task, config) not in self.rows:
                 row = Row(job, task, config, origin)
@@ -241,9 +239,7 @@ class Broker:
         """Have agents build ahead what will probably be wanted: each of those that are there and can is told an equal
         part of the rows, and gets those first when they are wanted."""
         self._forget_expected(job, task)
-        needs = self.needs[job, task]
-        here = [a for a in self.agents.values() if self._alive(a, now) and self._may(a, job)]
-        able = [a.id for a in here if a.lacks(needs) is None]
+        able = self._able(job, task, now)
         if not able or not rows:
             return
         each = math.ceil(len(rows) / len(able))
@@ -253,6 +249,10 @@ class Broker:
             part = rows[first : first + each]
             whose.update(dict.fromkeys(part, agent))
             self.calls[self.call(job, task, "expect", part)].only = agent
+
+    def able(self, job: str, task: str, now: float) -> int:
+        """How many of the agents that are there can work on a task."""
+        return len(self._able(job, task, now))
 
     def call(self, job: str, task: str, kind: str, rows: Sequence[Config], body: Any = None) -> str:
         """Have something else done; returns the call's id."""
@@ -425,6 +425,11 @@ class Broker:
 
     # -- inside -------------------------------------------------------------------------------------------------
 
+    def _able(self, job: str, task: str, now: float) -> list[str]:
+        needs = self.needs[job, task]
+        here = [a for a in self.agents.values() if self._alive(a, now) and self._may(a, job)]
+        return [a.id for a in here if a.lacks(needs) is None]
+
     def _alive(self, agent: Agent, now: float) -> bool:
         return now - agent.seen <= 2 * self.lease_s
 
@@ -452,21 +457,24 @@ class Broker:
         rows = [r for r in waiting.values() if r.task == task]
         suspects = [r for r in rows if r.deaths]
         rows = [r for r in rows if not r.deaths] or suspects[:1]
-        if (whose := self.expected.get((job, task))) is not None:  # first what it built ahead, last what others did
-            rows.sort(key=lambda r: (whose.get(r.config, agent.id) != agent.id, r.config not in whose))
-        peers = sum(self._free(a, job, task, now) for a in self.agents.values() if a.id != agent.id) + 1
-        rows = rows[: min(most, math.ceil(len(rows) / peers))]
+        whose = self.expected.get((job, task), {})  # first what it built ahead, last what others did
+        rows.sort(key=lambda r: (whose.get(r.config, agent.id) != agent.id, r.config not in whose))
+        rows = rows[: min(most, self._share(agent, job, task, len(rows), now))]
         made = self.make_id()
         for row in rows:
             row.batch = made
             del waiting[task, row.config]
+            whose.pop(row.config, None)
             self.changes.append(("row", row))
+        self._forget_built(job, task)
         return Batch(made, agent.id, job, task, "measure", tuple(r.config for r in rows))
 
-    def _free(self, agent: Agent, job: str, task: str, now: float) -> bool:
-        """Whether another agent is likely to ask for such rows at once."""
-        free = agent.id not in self.held and self._alive(agent, now)
-        return free and self._may(agent, job) and agent.lacks(self.needs[job, task]) is None
+    def _share(self, agent: Agent, job: str, task: str, rows: int, now: float) -> int:
+        """How many of the rows an agent gets: all if it is alone; else half of what it would have if those who are
+        free shared them, so that all end together and the calls that come meanwhile wait less."""
+        others = [a for a in self._able(job, task, now) if a != agent.id]
+        free = sum(a not in self.held for a in others)
+        return math.ceil(rows / (2 * (free + 1))) if others else rows
 
     def _mine(self, agent_id: str, batch_id: str, now: float) -> Batch | None:
         """A batch of this agent, open or not; it is heard of."""
@@ -521,8 +529,18 @@ class Broker:
 
     def _forget_expected(self, job: str, task: str) -> None:
         """Nobody needs to build ahead of this any more who has not begun to."""
-        for call in [c for c in self.calling[job].values() if c.task == task and c.kind == "expect"]:
+        for call in self._expecting(job, task):
             self._end_call(call)
+
+    def _forget_built(self, job: str, task: str) -> None:
+        """Nobody needs to build ahead what is out already."""
+        whose = self.expected.get((job, task), {})
+        for call in self._expecting(job, task):
+            if not any(c in whose for c in call.rows):
+                self._end_call(call)
+
+    def _expecting(self, job: str, task: str) -> list[Call]:
+        return [c for c in self.calling[job].values() if c.task == task and c.kind == "expect"]
 
     def _end_call(self, call: Call) -> None:
         self.calls.pop(call.id, None)

@@ -146,6 +146,11 @@ class Desk:
 
     # -- jobs ---------------------------------------------------------------------------------------------------
 
+    def foresee(self) -> None:
+        """A client is about to begin a job."""
+        with self.lock:
+            self.thinkers.foresee()
+
     def add(self, spec: wire.JobIn, owner: str) -> Job:
         """Begin a job. Raises `Refused` where its tasks are none; whether its recipe can be used is known when `ready`
         is set."""

@@ -34,6 +34,7 @@ class Job:
     Args:
         calls: The process's number of each call, by the broker's id.
         bars: The bar of each task as it was last asked.
+        begun: Rows of each task that were handed out before they were asked for.
         best_s: Seconds of the fastest program that the job measured, by task.
         events: Number of its last event.
         began: When its process began, by the clock that never steps.
@@ -49,6 +50,7 @@ class Job:
     evaluator: wire.PieceWire = field(default_factory=lambda: wire.PieceWire(piece="fixed"))
     calls: dict[str, int] = field(default_factory=dict)
     bars: dict[str, Bar] = field(default_factory=dict)
+    begun: dict[str, set[tuple[int, ...]]] = field(default_factory=dict)
     best_s: dict[str, float] = field(default_factory=dict)
     events: int = 0
     began: float = 0.0

@@ -79,6 +79,14 @@ class RemoteMeasurer:
             if left:
                 self.door.send("unwant", task=task.key, rows=sorted(left))
 
+    def begin(self, task: Task, codes: np.ndarray, bar: Bar) -> None:
+        """Let agents measure these rows from now on, if there are several to share them; a single one builds meanwhile
+        what it expects."""
+        rows = _configs(codes)
+        if rows:
+            origins = [self.origin(task.key, r) for r in rows]
+            self.door.send("begin", task=task.key, rows=rows, origins=origins, bar=bar)
+
     def expect(self, task: Task, codes: np.ndarray) -> None:
         """Let agents build these rows ahead; where there are several, each is told a part, which it then gets first."""
         if len(codes):

@@ -40,24 +40,20 @@ class Bounds:
 
 
 class Runner:
-    """The process of one job.
+    """The process of one job. It says nothing before `send("start")`.
 
     Args:
-        hear: Told of each message, then of None when it is gone; from a thread.
         clock: Never steps.
     """
 
-    def __init__(
-        self,
-        bounds: Bounds,
-        hear: Callable[[dict[str, Any] | None], None],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.bounds, self.hear, self.clock = bounds, hear, clock
+    def __init__(self, bounds: Bounds, clock: Callable[[], float] = time.monotonic) -> None:
+        self.bounds, self.clock = bounds, clock
         self.process: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
         self._said = clock()
         self._asking = False
+        self._gone, self._changing = False, threading.Lock()
+        self._hear: Callable[[dict[str, Any] | None], None] = lambda message: None
         self._errors: Any = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
@@ -85,6 +81,13 @@ class Runner:
         theirs.close()
         self._channel = Channel(ours)
         threading.Thread(target=self._read, daemon=True, name="job").start()
+
+    def listen(self, hear: Callable[[dict[str, Any] | None], None]) -> bool:
+        """Tell somebody of each message, then of None when it is gone; from a thread. False if it is gone already."""
+        with self._changing:
+            if not self._gone:
+                self._hear = hear
+            return not self._gone
 
     def send(self, what: str, **fields: Any) -> None:
         """A message to the process; an answer lets it think on."""
@@ -140,9 +143,11 @@ class Runner:
             while True:
                 message = channel.receive()
                 self._said, self._asking = self.clock(), message["what"] in ("call", "measure")
-                self.hear(message)
+                self._hear(message)
         except (Closed, ValueError):
-            self.hear(None)
+            with self._changing:
+                self._gone, hear = True, self._hear
+            hear(None)
 
 
 def _code(process: subprocess.Popen[bytes]) -> int | None:

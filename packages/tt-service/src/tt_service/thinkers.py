@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from tt_spec import WallClock
@@ -21,6 +22,9 @@ from tt_service.plain import plain
 from tt_service.runner import Bounds, Runner
 
 __all__ = ["Places", "Thinkers"]
+
+SPARE_S = 120.0
+"""How long a process waits for the job that a client will probably begin."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,8 @@ class Thinkers:
         self.lock, self.clock, self.wall = lock, clock, WallClock()
         self.closed = False
         self._later: list[tuple[Job, dict[str, Any]]] = []
+        self._spare: Runner | None = None
+        self._spare_until = 0.0
 
     @property
     def broker(self) -> Broker:
@@ -75,9 +81,17 @@ class Thinkers:
         job.tasks = job.tasks or {t.key: t.thing() for t in job.spec.tasks}
         self.broker.open(job.record.id, self._needs(job), job.private_to)
 
+    def foresee(self) -> None:
+        """A client is about to begin a job: start its process meanwhile, if there is room."""
+        if self.closed or self._room() < 1:
+            return
+        self._spare_until = self.clock() + SPARE_S
+        if self._spare is None:
+            self._spare = self._process()
+
     def begin(self) -> None:
         """Start the oldest jobs that have no process, as many as may think."""
-        room = self.places.most - sum(j.runner is not None for j in self.jobs.values())
+        room = self._room()
         for job in self.jobs.values():
             if room > 0 and job.record.state == "running" and job.runner is None and not self.closed:
                 self._start(job)
@@ -119,7 +133,10 @@ class Thinkers:
         self.begin()
 
     def tick(self) -> None:
-        """What could not be kept is heard again, and whoever thinks beyond its bounds is ended."""
+        """What could not be kept is heard again, and whoever thinks beyond its bounds, or waits in vain, is ended."""
+        if self._spare is not None and self.clock() > self._spare_until:
+            self._spare.end()
+            self._spare = None
         later, self._later = self._later, []
         for job, message in later:
             self.heard(job, message)
@@ -134,7 +151,11 @@ class Thinkers:
             if job.runner is not None and job.record.state == "running":
                 job.record.spent_s += self.clock() - job.began
                 self.ledger.save(job)
-        return [j.runner for j in self.jobs.values() if j.runner is not None]
+        spare = [self._spare] if self._spare is not None else []
+        return [*spare, *(j.runner for j in self.jobs.values() if j.runner is not None)]
+
+    def _room(self) -> int:
+        return self.places.most - sum(j.runner is not None for j in self.jobs.values())
 
     def _state(self, job: Job, state: str, reason: str) -> None:
         job.record.state, job.record.reason = state, reason
@@ -151,10 +172,8 @@ class Thinkers:
             key: [r.config for r in rows] for key in job.tasks if (rows := self.broker.pending(job.record.id, key))
         }
         job.began, job.halting = self.clock(), None
-        runner = Runner(self.places.bounds, lambda message, job=job: self.heard(job, message), self.clock)
-        job.runner = runner
-        runner.start()
-        runner.send(
+        job.runner = self._process(partial(self.heard, job))
+        job.runner.send(
             "start",
             job=job.record.spec,
             history=self.histories.path,
@@ -163,6 +182,18 @@ class Thinkers:
             spent_s=job.record.spent_s,
             pending=pending,
         )
+
+    def _process(self, hear: Callable[[dict[str, Any] | None], None] = lambda message: None) -> Runner:
+        """The process that waits, or a new one."""
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            if spare.listen(hear):
+                return spare
+            spare.end()
+        made = Runner(self.places.bounds, self.clock)
+        made.listen(hear)
+        made.start()
+        return made
 
     def heard(self, job: Job, message: dict[str, Any] | None) -> None:
         """What a job's process says; None when it is gone."""
@@ -181,7 +212,7 @@ class Thinkers:
                 self.dispatch.settle()
 
     def _stopped(self, job: Job) -> None:
-        """The process of a paused job has ended."""
+        """The process of a job that was paused has ended; it may have been resumed meanwhile."""
         self._leave(job)
         self.ledger.flush()
         self.begin()
@@ -193,7 +224,7 @@ class Thinkers:
             job.runner = None
             runner.end()
         self.broker.forget_calls(job.record.id)
-        job.calls = {}
+        job.calls, job.begun = {}, {}
         self.ledger.save(job)
 
     # -- what they say ------------------------------------------------------------------------------------------
@@ -201,7 +232,7 @@ class Thinkers:
     def _gone(self, job: Job, message: dict[str, Any]) -> None:
         runner = job.runner
         why = "its process ended" if runner is None else runner.post_mortem()
-        if job.halting is not None and job.record.state == "paused":
+        if job.halting is not None:
             self._stopped(job)
         else:
             self.end(job, "failed", why)
@@ -219,8 +250,19 @@ class Thinkers:
 
     def _measure(self, job: Job, message: dict[str, Any]) -> None:
         task = message["task"]
+        begun = job.begun.pop(task, set())
         job.bars[task] = message["bar"]
-        self.broker.want(job.record.id, task, zip(message["rows"], message["origins"], strict=True))
+        rows = zip(message["rows"], message["origins"], strict=True)
+        self.broker.want(job.record.id, task, [(r, origin) for r, origin in rows if r not in begun])
+
+    def _begin(self, job: Job, message: dict[str, Any]) -> None:
+        """What is measured while the process thinks. One agent alone would time beside it, if it is on this machine,
+        and have no time for its questions."""
+        task = message["task"]
+        if job.record.state == "running" and self.broker.able(job.record.id, task, self.clock()) > 1:
+            job.bars[task] = message["bar"]
+            job.begun.setdefault(task, set()).update(message["rows"])
+            self.broker.want(job.record.id, task, zip(message["rows"], message["origins"], strict=True))
 
     def _unwant(self, job: Job, message: dict[str, Any]) -> None:
         if job.record.state == "running":
@@ -241,7 +283,7 @@ class Thinkers:
         self.ledger.event(job, "note", task=message["task"], text=str(message["reason"]))
 
     def _over(self, job: Job, message: dict[str, Any]) -> None:
-        if message["halted"] is not None and job.record.state == "paused":
+        if message["halted"] is not None:
             self._stopped(job)
         elif message["failed"] is not None:
             self.end(job, "failed", str(message["reason"]))
@@ -254,6 +296,7 @@ _HEARD = {
     "ready": Thinkers._ready,
     "refused": Thinkers._refused,
     "measure": Thinkers._measure,
+    "begin": Thinkers._begin,
     "unwant": Thinkers._unwant,
     "expect": Thinkers._expect,
     "call": Thinkers._call,

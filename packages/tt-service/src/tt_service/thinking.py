@@ -12,6 +12,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -22,15 +23,19 @@ from tt_spec.errors import OptionError, UserError
 from tt_spec.loop import Outcome
 from tt_spec.past import Past
 from tt_spec.pipeline import Pipeline
+from tt_spec.recipe import recipe_of
 from tt_spec.roles import Listener, Stopper, Store
 from tt_spec.types import TaskState
 
 from tt_service.channel import Channel, Closed
-from tt_service.orders import chosen
+from tt_service.orders import ELSEWHERE, chosen
 from tt_service.remote import RemoteMeasurer
 from tt_service.wire import JobIn
 
 __all__ = ["main"]
+
+MOST_ASKED = "tt"
+"""The recipe whose cost model is loaded before a job is known."""
 
 COMPILER = ("tvm", "llvm")
 """Versions that say which compiler made a program."""
@@ -263,8 +268,16 @@ def main() -> None:
     limit(cpu_s, memory)
     channel = Channel(socket.socket(fileno=end))
     inbox = Inbox(channel)
+    load()
     work(inbox)
     channel.flush()
+
+
+def load() -> None:
+    """Load what most jobs need while nothing is known of this one: it may be on its way still."""
+    plugins = Plugins()
+    with suppress(Exception):  # a stranger's piece may fail in any way: the job that names it is told
+        start_models(recipe_of(MOST_ASKED, plugins.build("recipe", MOST_ASKED), (), plugins, ELSEWHERE))
 
 
 def work(inbox: Inbox, made: Callable[[Inbox, dict[str, Any]], Thought] = Thought) -> None:

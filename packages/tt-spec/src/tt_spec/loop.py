@@ -17,6 +17,7 @@ from tt_spec.errors import PieceFailure, summary
 from tt_spec.faults import Audience, blame
 from tt_spec.roles import (
     Appends,
+    Begins,
     Bounds,
     Budgeted,
     Expects,
@@ -360,9 +361,14 @@ class Loop:
             return None
         return dataclasses.replace(chosen, trials=int(min(chosen.trials or 1, allowed)))
 
+    def _bar(self, state: TaskState) -> Bar:
+        return Bar(state.best_s, state.flops, self.cap_s)
+
     def _expect(self, measurer: Expects, task: int, asked: Batch) -> None:
         with blame("measurer", measurer):
             measurer.expect(self.pipelines[task].task, asked.codes)
+            if isinstance(measurer, Begins) and len(asked.codes):
+                measurer.begin(self.pipelines[task].task, asked.codes, self._bar(self.states[task]))
 
     def _look_again(self, asked: Batch, pipeline: Asks, state: TaskState, results: list[Measurement]) -> None:
         """Time the leaders once more in turns, and rows that may have been unlucky; what is found then counts."""
@@ -410,9 +416,8 @@ class Loop:
         """Measure a batch; every measurement is stored before it is added to `results`."""
         origin = {token(row): o for row, o in zip(asked.codes, asked.origin, strict=True)}
         self._rescale(pipeline, state)
-        bar = Bar(state.best_s, state.flops, self.cap_s)
         with blame("measurer", self.measurer):
-            stream = iter(self.measurer.measure(pipeline.task, asked.codes, bar))
+            stream = iter(self.measurer.measure(pipeline.task, asked.codes, self._bar(state)))
         with _closing(stream, self.measurer):
             while True:
                 with blame("measurer", self.measurer):

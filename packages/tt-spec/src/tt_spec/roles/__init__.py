@@ -16,6 +16,7 @@ from typing import Any
 
 from tt_spec.roles.measuring import (
     Backend,
+    Begins,
     Candidate,
     Checks,
     Doubts,
@@ -70,6 +71,7 @@ from tt_spec.roles.stores import (
 __all__ = [
     "Appends",
     "Backend",
+    "Begins",
     "Bounds",
     "Budgeted",
     "CAPABILITIES",
@@ -183,6 +185,7 @@ CAPABILITIES: dict[str, tuple[type, ...]] = {
     "measurer": (
         Prestarts,
         Expects,
+        Begins,
         Traces,
         Retimes,
         Recalibrates,

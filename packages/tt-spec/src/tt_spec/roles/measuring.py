@@ -12,6 +12,7 @@ from tt_spec.types import Bar, Statements, Task, Timing, Trial
 
 __all__ = [
     "Backend",
+    "Begins",
     "Candidate",
     "Checks",
     "Doubts",
@@ -171,6 +172,16 @@ class Expects(Protocol):
         """Rows `(n, d)` that `measure` will be asked for soon, in the order of the calls; returns at once. What comes
         of them is told when they are measured, as if nothing had been expected; rows that never are cost nothing. The
         rows of a task may be told again, once its turn comes: then it is these that are to be built first."""
+        ...
+
+
+@runtime_checkable
+class Begins(Protocol):
+    """A measurer that can measure while its caller thinks of other tasks, for it does so elsewhere."""
+
+    def begin(self, task: Task, codes: np.ndarray, bar: Bar) -> None:
+        """Rows `(n, d)` that `measure` will be asked for next of this task, with this bar; returns at once. What comes
+        of them is told by `measure`, each row once; whether any was begun does not show."""
         ...
 
 

@@ -13,6 +13,7 @@ import pytest
 from tt_spec.pieces.synthetic import synthetic_task
 from tt_spec.rng import draw
 from tt_spec.roles import (
+    Begins,
     Checks,
     Doubts,
     Expects,
@@ -119,6 +120,17 @@ class MeasurerContract:
         assert piece.expect(task, codes[1:3]) is None, "rows may be told again"
         for batch in (codes[2:3], codes[4:], codes[:2]):  # in another order, unexpected ones among them, and not all
             _check(task, batch, list(piece.measure(task, batch, Bar(cap_s=1.0))))
+
+    def test_what_is_begun_is_measured_once(self, piece: Any, task: Task) -> None:
+        if Begins not in capabilities("measurer", piece):
+            return
+        codes, bar = _rows(piece, task, 6), Bar(cap_s=1.0)
+        assert piece.begin(task, codes[:3], bar) is None and piece.begin(task, codes[:0], bar) is None
+        _check(task, codes[:3][::-1], list(piece.measure(task, codes[:3][::-1], bar)))
+        piece.begin(task, codes[3:5], bar)
+        _check(task, codes[4:], list(piece.measure(task, codes[4:], bar)))  # one that was begun, one that was not
+        _check(task, codes[3:4], list(piece.measure(task, codes[3:4], bar)))
+        _check(task, codes[:2], list(piece.measure(task, codes[:2], bar)))
 
     def test_traces_its_work_once(self, piece: Any, task: Task) -> None:
         if Traces not in capabilities("measurer", piece):
