@@ -53,7 +53,6 @@ def main() -> None:
 def imported(database: Path, history: Path) -> tuple[float, float, str]:
     """Wall clock and CPU seconds of an import, and what it says of itself."""
     command = [sys.executable, "-m", "tt_core", "history", "import", str(database), "--format", "metaschedule"]
-    command += ["--history", str(history), "--json"]
     before, began = os.times(), time.monotonic()
     done = subprocess.run(
         [*command, "--history", str(history), "--json"], stdout=subprocess.PIPE, text=True, check=True

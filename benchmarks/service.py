@@ -5,13 +5,15 @@
     hatch run python benchmarks/service.py --only rate
     hatch run python benchmarks/service.py --only agents [--trials 96]
     hatch run python benchmarks/service.py --only local [--model op:matmul:512,512,512] [--trials 96]
+    hatch run python benchmarks/service.py --only idle [--model resnet18] [--trials 300]
 
 The server is the command `tt-server serve` on a free port of 127.0.0.1; the agents are simulated in processes of their
 own, run times are drawn at random, and all share this machine. Every agent asks at its own even pace, without waiting:
 that is timed. Where there was no work it asks again and waits, which is not. `agents` replays a recording in the time
-that it took, with one agent and with two; `local` runs `tt tune` here and through a server in turns. Ends by itself:
-`--minutes` bounds the load, `MOST` the requests of a process. A table with the targets; exit code 1 if rows were lost
-or doubled. Latencies hold for a machine that does nothing else; CPU milliseconds a request hold on a busy one too.
+that it took, with one agent and with two; `local` runs `tt tune` here and through a server in turns; `idle` looks at
+the workers of a real agent. Ends by itself: `--minutes` bounds the load, `MOST` the requests of a process. A table with
+the targets; exit code 1 if rows were lost or doubled. Latencies hold for a machine that does nothing else; CPU
+milliseconds a request hold on a busy one too.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -40,6 +42,7 @@ import numpy as np
 import psutil
 from tt_bench.files import load
 from tt_bench.replay import Replay
+from tt_core.host import Host
 from tt_history import SqliteStore
 from tt_service import wire
 from tt_service.agent import Agent
@@ -49,8 +52,10 @@ from tt_service.http import Http
 from tt_service.journal import Event, JobRecord, Journal
 from tt_service.keys import Keys
 from tt_service.outbox import Outbox
+from tt_service.workbench import HostBench
 from tt_spec import Measurement, Plugins, Task, Trial, VirtualClock
 from tt_spec.pieces.synthetic import SyntheticMeasurer, synthetic_task
+from tt_spec.spent import BUSY, PART_OF
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 """Its templates are replayed: the operators of one job."""
@@ -476,6 +481,43 @@ def beside_local(options: argparse.Namespace) -> bool:
     return True
 
 
+class Watched(HostBench):
+    """This machine's measurer, whose trace is read in the end."""
+
+    def measurer(self, evaluator: str, options: dict[str, Any]) -> Any:
+        self.last = super().measurer(evaluator, options)
+        return self.last
+
+
+def idles(options: argparse.Namespace) -> bool:
+    """An agent of this machine, between its first work and its last: the share in which it neither builds nor times."""
+    over = threading.Event()
+    with tempfile.TemporaryDirectory(prefix="tt-service-") as folder, served(Path(folder)) as (_, http, key):
+        bench, outbox = Watched(Host()), Outbox(Path(folder, "agent.db"), http.url)
+        halt: Callable[[], str | None] = lambda: "over" if over.is_set() else None  # noqa: E731
+        agent = Agent(Http(http.url, key), outbox, bench, name="a", wait_s=1.0, halt=halt)
+        thread = threading.Thread(target=agent.run, daemon=True)
+        thread.start()
+        command = [sys.executable, "-m", "tt_core", "tune", options.model, "--trials", str(options.trials), "--wait"]
+        command += ["--recipe", options.recipe, "--server", http.url, "--no-agent"]
+        env = {**os.environ, "TT_KEY": key}
+        done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
+        over.set()
+        thread.join()
+        found = [w for w in bench.last.trace() if PART_OF.get(w.what) in BUSY]
+        bench.close()
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)}: exit {done.returncode}\n{done.stderr[-2000:]}")
+    spans = sorted((-w.ago_s, w.seconds - w.ago_s) for w in found)
+    busy_s, until = 0.0, spans[0][0]
+    for began, ended in spans:
+        busy_s += max(0.0, ended - max(began, until))
+        until = max(until, ended)
+    wall_s = until - spans[0][0]
+    row(f"an agent idles, {options.trials} trials in {wall_s:.1f} s", 100 * (1 - busy_s / wall_s), 10.0, "%")
+    return True
+
+
 def spent(seen: Seen, cpu_s: float, wall_s: float) -> str:
     """What a load cost the server."""
     return f"{1e3 * cpu_s / max(1, seen.requests):.2f} ms of CPU a request, {100 * cpu_s / wall_s:.0f} % of a processor"
@@ -538,7 +580,14 @@ def row(what: str, value: float, target: float | None, unit: str, more: str = ""
     print(f"{what:26} {value:9.2f} {unit:2}{verdict}{f'   ({more})' if more else ''}", flush=True)
 
 
-PARTS = {"starts": starts, "load": under_load, "rate": rates, "agents": with_agents, "local": beside_local}
+PARTS = {
+    "starts": starts,
+    "load": under_load,
+    "rate": rates,
+    "agents": with_agents,
+    "local": beside_local,
+    "idle": idles,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
