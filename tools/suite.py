@@ -17,7 +17,10 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-PYTEST = ("pytest", "-n", "auto", "--dist", "worksteal")
+HANGS_S = 900
+"""After how long a test that hangs fails, and the others go on; the longest takes 90 s on two quiet processors."""
+
+PYTEST = ("pytest", "-n", "auto", "--dist", "worksteal", f"--timeout={HANGS_S}", "--timeout-method=thread")
 ALONE = (sys.executable, str(Path(__file__).with_name("alone.py")))
 
 
