@@ -55,7 +55,7 @@ from tt_service.outbox import Outbox
 from tt_service.workbench import HostBench
 from tt_spec import Measurement, Plugins, Task, Trial, VirtualClock
 from tt_spec.pieces.synthetic import SyntheticMeasurer, synthetic_task
-from tt_spec.spent import BUSY, PART_OF
+from tt_spec.spent import PART_OF
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 """Its templates are replayed: the operators of one job."""
@@ -490,7 +490,7 @@ class Watched(HostBench):
 
 
 def idles(options: argparse.Namespace) -> bool:
-    """An agent of this machine, between its first work and its last: the share in which it neither builds nor times."""
+    """An agent of this machine, between its first work and its last: the share in which none of its workers works."""
     over = threading.Event()
     with tempfile.TemporaryDirectory(prefix="tt-service-") as folder, served(Path(folder)) as (_, http, key):
         bench, outbox = Watched(Host()), Outbox(Path(folder, "agent.db"), http.url)
@@ -504,7 +504,7 @@ def idles(options: argparse.Namespace) -> bool:
         done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
         over.set()
         thread.join()
-        found = [w for w in bench.last.trace() if PART_OF.get(w.what) in BUSY]
+        found = [w for w in bench.last.trace() if w.what in PART_OF]
         bench.close()
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}: exit {done.returncode}\n{done.stderr[-2000:]}")
