@@ -42,7 +42,7 @@ def suggest(
     kinds: Annotated[list[str] | None, typer.Option("--kind", help="Only this kind of operator (repeatable)")] = None,
     device: Annotated[str | None, typer.Option(help="For this device; else this machine's")] = None,
     study: Annotated[Path | None, typer.Option(help="File of what was tried; else beside the history")] = None,
-    out: Annotated[Path | None, typer.Option(help="Write the recipe of the heaviest kind here, for tt tune")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write a recipe for all the model's kinds here, for tt tune")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable output")] = False,
 ) -> None:
     """Suggest a recipe for a model's operators, from past runs and replays, if held-out tasks say that it is better."""
