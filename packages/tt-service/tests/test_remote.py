@@ -35,7 +35,7 @@ class Door:
             begun = self.begun.setdefault(task, set())
             rows = zip(fields["rows"], fields["origins"], strict=True)
             self.broker.want("job", task, [(r, origin) for r, origin in rows if r not in begun])
-            self.begun[task] = {*begun, *fields["rows"]} if what == "begin" else set()
+            (begun.update if what == "begin" else begun.difference_update)(fields["rows"])
         elif what == "unwant":
             self.broker.unwant("job", task, fields["rows"])
         elif what == "call":

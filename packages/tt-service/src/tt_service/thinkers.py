@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -249,20 +249,24 @@ class Thinkers:
         self.end(job, "failed", job.refused)
 
     def _measure(self, job: Job, message: dict[str, Any]) -> None:
-        task = message["task"]
-        begun = job.begun.pop(task, set())
-        job.bars[task] = message["bar"]
-        rows = zip(message["rows"], message["origins"], strict=True)
-        self.broker.want(job.record.id, task, [(r, origin) for r, origin in rows if r not in begun])
+        begun = job.begun.setdefault(message["task"], set())
+        self._want(job, message, begun)
+        begun.difference_update(message["rows"])
 
     def _begin(self, job: Job, message: dict[str, Any]) -> None:
         """What is measured while the process thinks. One agent alone would time beside it, if it is on this machine,
         and have no time for its questions."""
         task = message["task"]
         if job.record.state == "running" and self.broker.able(job.record.id, task, self.clock()) > 1:
-            job.bars[task] = message["bar"]
-            job.begun.setdefault(task, set()).update(message["rows"])
-            self.broker.want(job.record.id, task, zip(message["rows"], message["origins"], strict=True))
+            begun = job.begun.setdefault(task, set())
+            self._want(job, message, begun)
+            begun.update(message["rows"])
+
+    def _want(self, job: Job, message: dict[str, Any], begun: Collection[tuple[int, ...]]) -> None:
+        """Rows for the agents, but for those that they have or have told already."""
+        job.bars[message["task"]] = message["bar"]
+        rows = zip(message["rows"], message["origins"], strict=True)
+        self.broker.want(job.record.id, message["task"], [(r, origin) for r, origin in rows if r not in begun])
 
     def _unwant(self, job: Job, message: dict[str, Any]) -> None:
         if job.record.state == "running":

@@ -181,7 +181,7 @@ class Begins(Protocol):
 
     def begin(self, task: Task, codes: np.ndarray, bar: Bar) -> None:
         """Rows `(n, d)` that `measure` will be asked for next of this task, with this bar; returns at once. What comes
-        of them is told by `measure`, each row once; whether any was begun does not show."""
+        of them is told by `measure`, each row once; whether any was begun, or begun twice, does not show."""
         ...
 
 

@@ -128,6 +128,7 @@ class MeasurerContract:
         assert piece.begin(task, codes[:3], bar) is None and piece.begin(task, codes[:0], bar) is None
         _check(task, codes[:3][::-1], list(piece.measure(task, codes[:3][::-1], bar)))
         piece.begin(task, codes[3:5], bar)
+        piece.begin(task, codes[3:5], bar)
         _check(task, codes[4:], list(piece.measure(task, codes[4:], bar)))  # one that was begun, one that was not
         _check(task, codes[3:4], list(piece.measure(task, codes[3:4], bar)))
         _check(task, codes[:2], list(piece.measure(task, codes[:2], bar)))
