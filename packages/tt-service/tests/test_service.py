@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ import httpx
 import numpy as np
 import pytest
 from tt_service import app, wire
+from tt_service.broker import Agent
 from tt_service.client import HttpService
 from tt_service.database import path_of
 from tt_service.errors import ServiceError
@@ -23,8 +25,9 @@ from tt_spec.assembly import assemble
 from tt_spec.errors import StoreError
 from tt_spec.pieces.memory_store import MemoryStore
 from tt_spec.pieces.sequential_scheduler import SequentialScheduler
-from tt_spec.pieces.synthetic import synthetic_task
+from tt_spec.pieces.synthetic import SyntheticMeasurer, synthetic_task
 from tt_spec.recipe import resolve
+from tt_spec.types import Bar
 
 TASKS = (synthetic_task("one"), synthetic_task("two", 3))
 
@@ -169,6 +172,51 @@ def test_a_job_is_paused_resumed_and_cancelled(tmp_path):
         assert here.http.post(f"/v1/jobs/{other.id}/cancel", None, wire.JobOut).state == "cancelled"
 
 
+def realised(desk, name):
+    """An agent, without threads, that reads the first rows back."""
+    desk.meet(Agent(name, "toy", ("*",), ("fixed",)))
+    work = desk.ask(name, 64).future.result(60)
+    assert work.kind == "realise"
+    found = SyntheticMeasurer().realise(synthetic_task(), np.array(work.rows))
+    desk.tell(name, wire.Tell(batch=work.batch, done=True, realised=wire.RealisedWire.of(found)))
+
+
+def test_rows_that_are_told_while_a_jobs_process_starts_are_not_measured_again(tmp_path):
+    with house(tmp_path) as here:
+        desk = here.server.desk
+        job = here.http.post("/v1/jobs", job_of(trials=24), wire.JobOut, wait_s=60)
+
+        def until(what):
+            while not what():
+                time.sleep(0.01)
+
+        realised(desk, "me/first")
+        until(lambda: len(desk.broker.rows) == 8)
+        rows = [r.config for r in desk.broker.rows.values()]
+        here.http.post(f"/v1/jobs/{job.id}/pause", None, wire.JobOut)
+        until(lambda: desk.jobs[job.id].runner is None)
+        agent = here.agent()
+        here.http.post(f"/v1/jobs/{job.id}/resume", None, wire.JobOut)
+        until(lambda: agent.measured >= 8)
+        late = {"what": "measure", "task": synthetic_task().key, "rows": rows, "origins": ["search"] * 8, "bar": Bar()}
+        desk.thinkers.heard(desk.jobs[job.id], late)  # had it read the history a moment earlier
+        assert here.ended(job)[-1].text.startswith("done") and agent.measured == 24
+        assert here.http.get(f"/v1/jobs/{job.id}", wire.JobOut).trials == 24
+
+
+def test_a_job_begins_once_the_histories_have_what_was_told(tmp_path):
+    with house(tmp_path) as here:
+        desk = here.server.desk
+        desk.ledger._unkept = True  # as a full disk leaves it
+        retried, desk.ledger.deliver = desk.ledger.deliver, lambda: None
+        desk.add(job_of(), "me")
+        desk.tick()
+        assert [j.runner for j in desk.jobs.values()] == [None]
+        desk.ledger.deliver = retried
+        desk.tick()
+        assert all(j.runner is not None for j in desk.jobs.values())
+
+
 def test_a_server_that_starts_again_goes_on_and_repeats_no_row(tmp_path):
     with house(tmp_path) as here:
         agent = here.agent(rows=4)
@@ -281,6 +329,30 @@ def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
         rows = [m for m in desk.store(None).query() if m.origin != "again"]
         told = [tuple(m.config) for e in events if e.what == "rows" for m in e.results]
         assert sorted(told) == sorted(m.config for m in rows) and len(set(told)) == 40
+
+
+def test_a_whole_batch_that_a_full_disk_refused_is_told_again_and_counts_once(tmp_path, monkeypatch):
+    with house(tmp_path) as here:
+        desk, write = here.server.desk, here.server.desk.journal.write
+        job = here.http.post("/v1/jobs", job_of(trials=8), wire.JobOut, wait_s=60)
+        realised(desk, "me/a")
+        work = desk.ask("me/a", 64).future.result(60)
+        rows = np.array(work.rows, dtype=np.int64)
+        trials = list(SyntheticMeasurer().measure(synthetic_task(), rows, Bar()))
+        told = [wire.Answer(at=at, trial=wire.TrialWire.of(trial)) for at, trial in enumerate(trials)]
+
+        def full(*args, **keys):
+            raise StoreError("the disk is full")
+
+        monkeypatch.setattr(desk.journal, "write", full)
+        for _ in range(2):
+            with pytest.raises(StoreError):
+                desk.tell("me/a", wire.Tell(batch=work.batch, trials=told))
+        monkeypatch.setattr(desk.journal, "write", write)
+        desk.tell("me/a", wire.Tell(batch=work.batch, trials=told))
+        here.agent("b")  # leaders may be timed again
+        assert here.ended(job)[-1].text == "done: 8 trials are spent"
+        assert len([m for m in desk.store(None).query() if m.origin != "again"]) == 8
 
 
 def test_no_server_is_one_line():

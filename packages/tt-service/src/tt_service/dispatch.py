@@ -74,6 +74,7 @@ class Dispatch:
     def tell(self, agent_id: str, told: wire.Tell) -> wire.Counted:
         """Results of an agent: on disk before the answer. Raises `Refused` for what contradicts itself or the batch."""
         self._heard_of(agent_id)
+        self.ledger.flush()  # what a full disk refused: until it is there, the journal says that it was never told
         now = self.clock()
         batch = self.broker.batches.get(told.batch) or self.ledger.journal.past(told.batch)
         if batch is not None and batch.kind != "measure":

@@ -70,6 +70,11 @@ class Ledger:
                 warnings.warn(f"the history does not take rows now, they wait in {where}: {e}", stacklevel=2)
             self._hear(job, some)
 
+    @property
+    def delivered(self) -> bool:
+        """Whether the histories have all results."""
+        return not self._unkept
+
     def retry(self) -> None:
         """Try again what a history refused."""
         if self._unkept:

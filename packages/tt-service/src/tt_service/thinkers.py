@@ -87,10 +87,13 @@ class Thinkers:
             return
         self._spare_until = self.clock() + SPARE_S
         if self._spare is None:
-            self._spare = self._process()
+            self._spare = self._process(None)
 
     def begin(self) -> None:
-        """Start the oldest jobs that have no process, as many as may think."""
+        """Start the oldest jobs that have no process, as many as may think; none before the histories have all that was
+        told, or it would be asked for again."""
+        if not self.ledger.delivered:
+            return
         room = self._room()
         for job in self.jobs.values():
             if room > 0 and job.record.state == "running" and job.runner is None and not self.closed:
@@ -137,6 +140,7 @@ class Thinkers:
         if self._spare is not None and self.clock() > self._spare_until:
             self._spare.end()
             self._spare = None
+        self.begin()
         later, self._later = self._later, []
         for job, message in later:
             self.heard(job, message)
@@ -172,7 +176,8 @@ class Thinkers:
             key: [r.config for r in rows] for key in job.tasks if (rows := self.broker.pending(job.record.id, key))
         }
         job.began, job.halting = self.clock(), None
-        job.runner = self._process(partial(self.heard, job))
+        job.begun = {key: set(rows) for key, rows in pending.items()}  # agents may tell them before they are asked for
+        job.runner = self._process(job)
         job.runner.send(
             "start",
             job=job.record.spec,
@@ -183,17 +188,24 @@ class Thinkers:
             pending=pending,
         )
 
-    def _process(self, hear: Callable[[dict[str, Any] | None], None] = lambda message: None) -> Runner:
-        """The process that waits, or a new one."""
+    def _process(self, job: Job | None) -> Runner:
+        """The process that waits, or a new one; heard for a job, or to wait."""
         spare, self._spare = self._spare, None
         if spare is not None:
-            if spare.listen(hear):
+            if job is None or spare.listen(partial(self._said, job, spare)):
                 return spare
             spare.end()
         made = Runner(self.places.bounds, self.clock)
-        made.listen(hear)
+        if job is not None:
+            made.listen(partial(self._said, job, made))
         made.start()
         return made
+
+    def _said(self, job: Job, runner: Runner, message: dict[str, Any] | None) -> None:
+        """What a process says; the end of an earlier one of the job is none of its own."""
+        with self.lock:
+            if job.runner is runner:
+                self.heard(job, message)
 
     def heard(self, job: Job, message: dict[str, Any] | None) -> None:
         """What a job's process says; None when it is gone."""
