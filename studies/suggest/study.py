@@ -189,7 +189,7 @@ def draw(path: Path, lines: Sequence[tuple[str, Sequence[str], Ratios]]) -> None
             at = np.arange(len(lines)) + shift
             ax.errorbar(mid, at, xerr=(mid - low, high - mid), fmt="o", markersize=4, color=colour, label=name)
         ax.axvline(1.0, color="black", linewidth=0.8)
-        ax.set_xscale("log")
+        ax.set_xscale("log", base=2)
         ax.xaxis.set_major_formatter(lambda v, _: f"{v:g}")
         ax.set_yticks(range(len(lines)), [name for name, _, _ in lines] if i == 0 else [""] * len(lines))
         ax.invert_yaxis()
