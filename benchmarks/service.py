@@ -484,6 +484,8 @@ def beside_local(options: argparse.Namespace) -> bool:
 class Watched(HostBench):
     """This machine's measurer, whose trace is read in the end."""
 
+    last: Any = None
+
     def measurer(self, evaluator: str, options: dict[str, Any]) -> Any:
         self.last = super().measurer(evaluator, options)
         return self.last
