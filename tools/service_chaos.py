@@ -245,11 +245,11 @@ class Yard:
         arguments = [url, self.key, str(self.folder / f"{name}.db"), name, str(self.jump)]
         self.agents[name] = subprocess.Popen([sys.executable, "-c", CLOCK + AGENT, *arguments])
 
-    def job(self, **more: Any) -> wire.JobOut:
-        """Begin a job of three operators, of which one is thought of while another one is measured."""
+    def job(self, operators: int = 1, **more: Any) -> wire.JobOut:
+        """Begin a job; of several operators one is thought of while another one is measured."""
         sets = ["batch=32", "scheduler=gradient"]
         asked = {"name": "toy", "recipe": "random", "device": "toy", "trials": 400, "sets": sets, **more}
-        tasks = [dataclasses.replace(synthetic_task(knobs=6), key=f"toy{i}", name=f"toy{i}") for i in range(3)]
+        tasks = [dataclasses.replace(synthetic_task(knobs=6), key=f"toy{i}", name=f"toy{i}") for i in range(operators)]
         spec = wire.JobIn(tasks=[wire.TaskWire.of(t) for t in tasks], **asked)
         return self.http.post("/v1/jobs", spec, wire.JobOut, wait_s=60)
 
@@ -327,7 +327,7 @@ def yard(folder: Path, share: float = 0.0, seed: int = 0) -> Iterator[Yard]:
         found.end()
 
 
-def ride(here: Yard, acts: Sequence[str], agents: int, seed: int, each: int = 40) -> list[str]:
+def ride(here: Yard, acts: Sequence[str], agents: int, seed: int, each: int = 40, operators: int = 1) -> list[str]:
     """A job of `each` trials an act and as many more, with an act after each of them; what is wrong in the end.
 
     Args:
@@ -339,7 +339,7 @@ def ride(here: Yard, acts: Sequence[str], agents: int, seed: int, each: int = 40
     for i in range(agents):
         here.agent(f"agent-{i}")
     trials = each * (len(acts) + 1)
-    job = here.job(trials=trials)
+    job = here.job(operators, trials=trials)
     for n, act in enumerate(acts, 1):
         here.reaches(job, each * n)
         time.sleep(rng.uniform(0.0, 0.2))
@@ -383,6 +383,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--agents", type=int, default=8)
+    parser.add_argument("--operators", type=int, default=3, help="Of the job")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--share", type=float, default=0.1, help="Of requests that the proxy does something to")
@@ -395,7 +396,7 @@ def main() -> int:
             tempfile.TemporaryDirectory(prefix="tt-service-chaos-") as folder,
             yard(Path(folder), options.share, seed) as here,
         ):
-            wrong = ride(here, acts, options.agents, seed)
+            wrong = ride(here, acts, options.agents, seed, operators=options.operators)
             faults = ", ".join(f"{n} {what or 'untouched'}" for what, n in here.proxy.did.items()) if here.proxy else ""
             print(f"seed {seed}: {Counter(acts)}; {len(here.rows())} rows; requests: {faults}")
         for text in wrong:
