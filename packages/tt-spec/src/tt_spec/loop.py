@@ -365,6 +365,7 @@ class Loop:
         return Bar(state.best_s, state.flops, self.cap_s)
 
     def _expect(self, measurer: Expects, task: int, asked: Batch) -> None:
+        """Let these rows be built ahead or, by who measures elsewhere, be measured already."""
         with blame("measurer", measurer):
             measurer.expect(self.pipelines[task].task, asked.codes)
             if isinstance(measurer, Begins) and len(asked.codes):
