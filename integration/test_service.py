@@ -17,7 +17,7 @@ chaos = tool("service_chaos")
 def test_whatever_is_killed_cut_or_repeated_the_history_holds_what_the_agents_logs_hold(tmp_path):
     with chaos.yard(tmp_path, share=0.1, seed=3) as here:
         acts = ["server", "stop", "agent", "disk", "clock", "server"]
-        assert chaos.ride(here, acts, agents=3, seed=3, each=32) == []
+        assert chaos.ride(here, acts, agents=3, seed=3, each=32, operators=3) == []
         assert sum(n for what, n in here.proxy.did.items() if what) > 5
 
 

@@ -105,6 +105,7 @@ def tune(listeners, clock=None, trials=40, store=None):
     """A run of two tasks; its outcome."""
     clock, store = clock or VirtualClock(100.0), store or MemoryStore()
     tasks = (synthetic_task("conv2d_relu"), synthetic_task("softmax", choices=6))
+    about = {"options": {"minutes": 2.0, "trials": trials}, "device": "here", "versions": {}}
     pipelines = [Pipeline(t, NullSurrogate(), Talkative(), TopSampler(), clock=clock) for t in tasks]
     for p in pipelines:
         p.restore(store.query(task_key=p.task.key))
@@ -115,7 +116,7 @@ def tune(listeners, clock=None, trials=40, store=None):
         Turns(),
         [Enough(), TrialsStopper(trials)],
         clock,
-        info=RunInfo("r1", tasks, {"options": {"minutes": 2.0, "trials": trials}, "device": "here", "versions": {}}),
+        info=RunInfo("r1", tasks, {**about, "stages": {"at": clock.now()}}),
         listeners=listeners,
     ).run()
 
@@ -145,6 +146,18 @@ def test_a_retold_run_is_the_run(logged):
     assert shown.getvalue() == text
     assert text.count("\n") == 7 and "0:48 left, 32 trials left" not in text and "1:48 left, 32 trials left" in text
     assert text.splitlines()[-1].startswith("1:00 of search (building "), "at last, where the clock went"
+
+
+def test_who_hears_of_the_run_late_shows_it_as_the_log_has_it(tmp_path):
+    class Slow(Listener):
+        def tt_run_started(self, run):
+            clock.advance(7.0)
+
+    clock, shown, told = VirtualClock(100.0), io.StringIO(), io.StringIO()
+    log = EventLog(tmp_path / "log.jsonl", clock)
+    tune([log, Slow(), PlainLines(shown, 2.0, 40, clock)], clock)
+    retold(log.path, told)
+    assert told.getvalue() == shown.getvalue() and "1:07 of search" in shown.getvalue()
 
 
 def test_a_continued_run_starts_from_what_is_known(tmp_path):

@@ -110,7 +110,7 @@ def test_the_schedulers_of_a_server_know_the_machines_peak():
     for flops in (None, 5e10):
         job = job_of(*TASKS, sets=sets, peak_flops=flops)
         start = {"job": job.model_dump_json(), "history": None, "private": None, "run_id": "r", "spent_s": 0.0}
-        thought = Thought(inbox, {**start, "pending": {}})
+        thought = Thought(inbox, start)
         thought.plugins = Plugins([("told", hooks)])
         thought.prepare()
         thought.assembled()

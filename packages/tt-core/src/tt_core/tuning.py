@@ -265,7 +265,7 @@ class _Run:
         """Tune until the budget is spent or `halt` speaks."""
         about = {k: v for k, v in self.about.items() if k != "run_id"}
         stages = self.stages
-        about["stages"] = {"spent_s": stages.spent_s, "ending_s": self.ending.total_s}
+        about["stages"] = {"at": stages.clock.now(), "spent_s": stages.spent_s, "ending_s": self.ending.total_s}
         info = RunInfo(self.about["run_id"], tuple(self.ready.tasks), about)
         audience = Audience([self.log, *listeners])
         stages.hear(lambda **stage: self._over(audience, **stage))

@@ -286,9 +286,10 @@ class Broker:
             self.expected.pop(key, None)
         self.changes.append(("job gone", job))
 
-    def pending(self, job: str, task: str) -> list[Row]:
-        """Rows of a task that wait or are out."""
-        return [r for r in self.rows.values() if r.job == job and r.task == task]
+    @property
+    def pending(self) -> set[str]:
+        """Jobs of which rows wait or are out."""
+        return {job for job, _, _ in self.rows}
 
     def restore(self, rows: Iterable[Row], batches: Iterable[Batch], now: float) -> None:
         """What the journal kept; every open lease begins anew, for who held it could not renew it meanwhile. Call

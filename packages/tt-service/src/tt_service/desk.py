@@ -77,6 +77,8 @@ class Desk:
             spec = wire.JobIn.model_validate_json(record.spec)
             job = self.jobs[record.id] = Job(record, spec)
             job.events = self.journal.last_event(record.id)
+            if record.evaluator:
+                job.evaluator = wire.PieceWire.model_validate_json(record.evaluator)
             if not job.ended:
                 self.thinkers.open(job)
                 if record.state == "paused":
@@ -199,7 +201,8 @@ class Desk:
             r, now = job.record, self.clock()
             waiting = self.broker.lacking(r.id, now) if r.state == "running" else ""
             if r.state == "running" and job.runner is None and not waiting:
-                waiting = f"one of {self.places.most} places to think"
+                before = job.record.id in self.broker.pending
+                waiting = "rows asked for before" if before else f"one of {self.places.most} places to think"
             held = {b.agent for b in self.broker.batches.values() if b.job == r.id}
             return wire.JobOut(
                 id=r.id,
@@ -306,7 +309,9 @@ class Desk:
     def tell(self, agent_id: str, told: wire.Tell) -> wire.Counted:
         """Results of an agent: on disk before the answer. Raises `Refused` for what contradicts itself or the batch."""
         with self.lock:
-            return self.dispatch.tell(agent_id, told)
+            counted = self.dispatch.tell(agent_id, told)
+            self.thinkers.begin()
+            return counted
 
     def heartbeat(self, agent_id: str, batches: Sequence[str]) -> list[str]:
         """Renew leases; the batches that are the agent's no more."""

@@ -45,6 +45,7 @@ class JobRecord:
         run_id: Of the history.
         trials: Rows measured so far.
         spent_s: Seconds that it has run in earlier processes.
+        evaluator: What its rows are timed with, as JSON; "" before that is known.
     """
 
     id: str
@@ -57,6 +58,7 @@ class JobRecord:
     ended: float | None = None
     trials: int = 0
     spent_s: float = 0.0
+    evaluator: str = ""
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,8 @@ class Journal:
         with told(path):
             for statement in SCHEMA:
                 self.db.execute(statement)
+            if not any(name == "evaluator" for _, name, *_ in self.db.execute("PRAGMA table_info(jobs)")):
+                self.db.execute("ALTER TABLE jobs ADD COLUMN evaluator TEXT NOT NULL DEFAULT ''")
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
@@ -171,7 +175,7 @@ class Journal:
         """All jobs, oldest first."""
         with told(self.path):
             trials = "max(jobs.trials, coalesce(counts.trials, 0))"  # apart from the request, which is large
-            names = f"id, owner, spec, state, reason, run_id, created, ended, {trials}, spent_s"
+            names = f"id, owner, spec, state, reason, run_id, created, ended, {trials}, spent_s, evaluator"
             query = f"SELECT {names} FROM jobs LEFT JOIN counts ON counts.job = jobs.id ORDER BY created, id"
             return [JobRecord(*row) for row in self.db.execute(query)]
 

@@ -57,12 +57,13 @@ class Runner:
         self._errors: Any = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
-    def start(self) -> None:
-        """Start it, in an empty folder of its own; returns at once."""
+    def start(self, spare: bool = False) -> None:
+        """Start it, in an empty folder of its own; returns at once. One that is spare loads meanwhile what most jobs
+        need."""
         ours, theirs = socket.socketpair()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115, closed by `end`
         command = child.command("tt_service.thinking")
-        arguments = [str(theirs.fileno()), str(self.bounds.cpu_s), str(self.bounds.memory_bytes)]
+        arguments = [str(int(x)) for x in (theirs.fileno(), self.bounds.cpu_s, self.bounds.memory_bytes, spare)]
         threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         environment = {k: v for k, v in os.environ.items() if k != "TT_KEY"}
         if found := environment.get("PYTHONPATH"):

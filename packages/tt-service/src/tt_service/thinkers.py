@@ -90,13 +90,14 @@ class Thinkers:
             self._spare = self._process(None)
 
     def begin(self) -> None:
-        """Start the oldest jobs that have no process, as many as may think; none before the histories have all that was
-        told, or it would be asked for again."""
+        """Start the oldest jobs that have no process, as many as may think. None before the rows that an earlier process
+        asked for are told, and the histories have them: it would ask for them again, or measure beyond the budget."""
         if not self.ledger.delivered:
             return
-        room = self._room()
+        room, pending = self._room(), self.broker.pending
         for job in self.jobs.values():
-            if room > 0 and job.record.state == "running" and job.runner is None and not self.closed:
+            free = job.record.state == "running" and job.runner is None and not self.closed
+            if room > 0 and free and job.record.id not in pending:
                 self._start(job)
                 room -= 1
 
@@ -116,6 +117,7 @@ class Thinkers:
         if job.record.state == "paused":
             self._state(job, "running", "")
             self.open(job)
+            self.dispatch.settle()
             self.begin()
 
     def end(self, job: Job, state: str, reason: str) -> None:
@@ -172,11 +174,7 @@ class Thinkers:
     # -- processes ----------------------------------------------------------------------------------------------
 
     def _start(self, job: Job) -> None:
-        pending = {
-            key: [r.config for r in rows] for key in job.tasks if (rows := self.broker.pending(job.record.id, key))
-        }
         job.began, job.halting = self.clock(), None
-        job.begun = {key: set(rows) for key, rows in pending.items()}  # agents may tell them before they are asked for
         job.runner = self._process(job)
         job.runner.send(
             "start",
@@ -185,7 +183,6 @@ class Thinkers:
             private=self.histories.path_of(job.private_to) if job.private_to is not None else None,
             run_id=job.record.run_id,
             spent_s=job.record.spent_s,
-            pending=pending,
         )
 
     def _process(self, job: Job | None) -> Runner:
@@ -198,7 +195,7 @@ class Thinkers:
         made = Runner(self.places.bounds, self.clock)
         if job is not None:
             made.listen(partial(self._said, job, made))
-        made.start()
+        made.start(spare=job is None)
         return made
 
     def _said(self, job: Job, runner: Runner, message: dict[str, Any] | None) -> None:
@@ -251,6 +248,8 @@ class Thinkers:
 
     def _ready(self, job: Job, message: dict[str, Any]) -> None:
         job.evaluator = wire.PieceWire(piece=message["evaluator"], options=plain(message["options"]))
+        job.record.evaluator = job.evaluator.model_dump_json()
+        self.ledger.save(job)
         self.broker.open(job.record.id, self._needs(job), job.private_to)
         if job.record.state == "paused":
             self.broker.stop(job.record.id)

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from tt_spec import Batch, Measurement, Plugins, RunInfo, Task, WallClock, summary
+from tt_spec import Batch, Measurement, Plugins, RunInfo, WallClock, summary
 from tt_spec.assembly import Assembled, assemble, start_models
 from tt_spec.errors import OptionError, UserError
 from tt_spec.loop import Outcome
@@ -128,7 +128,7 @@ class Thought:
 
     Args:
         start: `job` (the request's JSON), `history` and `private` (paths), `run_id`, `spent_s` (what is used of the
-            minutes), `pending` (rows by task that wait or are out).
+            minutes).
     """
 
     def __init__(self, inbox: Inbox, start: dict[str, Any]) -> None:
@@ -184,18 +184,13 @@ class Thought:
         """Pipelines with all that is known, scheduler and stoppers."""
         compiler = {n: self.job.versions[n] for n in COMPILER if n in self.job.versions}
         past, own = Past(self.shared, self.job.device, compiler), Past(self.store, self.job.device, compiler)
-        pending, told = self.start["pending"], {t.key: past.known(t) for t in self.tasks}
+        told = {t.key: past.known(t) for t in self.tasks}
         if self.start["private"] is not None:
             told = {t.key: [*told[t.key], *own.known(t)] for t in self.tasks}
         told = {key: sorted([*self.known[key], *rows], key=lambda m: m.at) for key, rows in told.items()}
         mine = [m for rows in told.values() for m in rows if m.run_id == self.start["run_id"]]
         spent = len({(m.task_key, m.config) for m in mine if m.error != "invalid"})
         self.measurer = RemoteMeasurer(self.inbox, lambda task, row: self.origins.get((task, row), "search"))
-
-        def warm(task: Task) -> np.ndarray | None:
-            rows = pending.get(task.key)
-            guides = past.guides(task)
-            return np.concatenate([np.array(rows, dtype=np.int64), guides]) if rows else guides
 
         return assemble(
             self.recipe,
@@ -206,7 +201,7 @@ class Thought:
             budget=self.budget(spent),
             only_heavy=self.job.only_heavy,
             known=lambda task: told[task.key],
-            warm=warm,
+            warm=past.guides,
             lend=past.lend,
             peak=None if (flops := self.job.peak_flops) is None else lambda: flops,
             pipeline=self._pipeline,
@@ -263,12 +258,13 @@ def limit(cpu_s: int, memory_bytes: int) -> None:
 
 
 def main() -> None:
-    """Entry point: the socket's number and the bounds are the arguments."""
-    end, cpu_s, memory = (int(x) for x in sys.argv[1:4])
+    """Entry point: the socket's number, the bounds, and whether it is spare are the arguments."""
+    end, cpu_s, memory, spare = (int(x) for x in sys.argv[1:5])
     limit(cpu_s, memory)
     channel = Channel(socket.socket(fileno=end))
     inbox = Inbox(channel)
-    load()
+    if spare:
+        load()
     work(inbox)
     channel.flush()
 

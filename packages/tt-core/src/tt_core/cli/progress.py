@@ -55,10 +55,11 @@ class _Progress(Shown):
 
     def tt_run_started(self, run: RunInfo) -> None:
         about = run.options.get("stages") or {}
-        self.started = self.clock.now() - (about.get("spent_s") or 0.0)
+        at = about.get("at", self.clock.now())
+        self.started = at - (about.get("spent_s") or 0.0)
         self.ending_s = about.get("ending_s") or 0.0
         self.spent = Spent(cores())
-        self.spent.start(self.clock.now())
+        self.spent.start(at)
         self.states = {t.key: TaskState(t) for t in run.tasks} | {s.task.key: s for s in run.states}
 
     def stage(self, name: str, began: float, seconds: float, work: Sequence[Sequence[Any]] = ()) -> None:
