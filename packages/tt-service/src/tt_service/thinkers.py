@@ -90,8 +90,8 @@ class Thinkers:
             self._spare = self._process(None)
 
     def begin(self) -> None:
-        """Start the oldest jobs that have no process, as many as may think. None before what an earlier process
-        asked for is told, and the histories have it: the new one would ask for it again, or measure beyond the budget."""
+        """Start the oldest jobs that have no process, as many as may think. None before what an earlier process asked
+        for is told, and the histories have it: the new one would ask for it again, or measure beyond the budget."""
         if not self.ledger.delivered:
             return
         room, pending = self._room(), self.broker.pending
