@@ -5,8 +5,9 @@
 
 Leave-one-kind-out over the recorded operators: options of the default recipe are chosen on all operators of the other
 kinds (Optuna, as `tt suggest --by replay` chooses), and the winner, the default and `autotvm` are compared on those of
-the kind by `tt_bench.compare`, 128 trials each. The study of what was tried, the recipe that was chosen and every run
-are files in `--out`, so that the same command goes on.
+the kind by `tt_bench.compare`, 128 trials each. The winner is judged as the command judges, on operators of the kind
+with seeds of their own: `suggested` is the winner where these speak for it, else the default. The study of what was
+tried, the recipe that was chosen, the judgement and every run are files in `--out`, so that the same command goes on.
 
 Figures: trials and seconds until 98 % of the best known speed is held, and the quality held in the end, as ratios to
 the default over pairs of operator and seed; and the standard score. A run that never arrived counts as twice all of its
@@ -16,6 +17,8 @@ trials. `--out` holds the picture too.
 from __future__ import annotations
 
 import argparse
+import json
+import math
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -34,8 +37,8 @@ from tt_bench.score import scores
 from tt_bench.stats import final, geometric_interval, quality
 from tt_bench.tables import show
 from tt_core.host import Host
-from tt_history.suggestion.paired import compared
-from tt_history.suggestion.plays import GOAL, TRIALS, Plays, pairs_of
+from tt_history.suggestion.paired import Gain, compared
+from tt_history.suggestion.plays import GOAL, TRIALS, Plays, judged, pairs_of
 from tt_history.suggestion.study import Limits, Study, opened
 from tt_history.suggestion.toml import written
 from tt_spec.recipe import content_of
@@ -44,7 +47,10 @@ from tt_spec.roles import Playable
 CHOOSING = 2
 """Seeds that choose."""
 
-DEFAULT, OTHERS = "tt", ("suggested", "autotvm")
+JUDGES, LEAST_PAIRS = 1000, 15
+"""The first seed that judges, and how many pairs of operator and seed judge at least."""
+
+DEFAULT, OTHERS = "tt", ("chosen", "suggested", "autotvm")
 
 Ratios = dict[tuple[str, str], np.ndarray]
 """Of a recipe on a unit: trials, seconds and final quality over the default's, `(seeds, 3)`."""
@@ -67,8 +73,12 @@ def main() -> None:
     for kind in kinds:
         if not chosen(options.out, kind).exists():
             choose(options, kind, [p for p in every if p.op != kind])
-    each = {kind: judged(options, kind, sorted({p.path for p in every if p.op == kind})) for kind in kinds}
-    told(options.out, each)
+    each, gains = {}, {}
+    for kind in kinds:
+        own = [p for p in every if p.op == kind]
+        gains[kind] = judgement(options, kind, own)
+        each[kind] = played(options, kind, sorted({p.path for p in own}))
+    told(options.out, each, gains)
 
 
 # -- choosing ---------------------------------------------------------------------------------------------------------
@@ -97,7 +107,19 @@ def choose(options: argparse.Namespace, kind: str, others: Sequence[Playable]) -
 # -- judging ----------------------------------------------------------------------------------------------------------
 
 
-def judged(options: argparse.Namespace, kind: str, paths: Sequence[str]) -> compare.Comparison:
+def judgement(options: argparse.Namespace, kind: str, own: Sequence[Playable]) -> Gain:
+    """What the kind's operators say of the recipe, with seeds that neither choose nor compare."""
+    kept = options.out / f"judged-{kind}.json"
+    if not kept.exists():
+        seeds = range(JUDGES, JUDGES + math.ceil(LEAST_PAIRS / len(own)))
+        default = content_of(Host().recipe(DEFAULT).describe())
+        with Plays("recordings", Host(), options.jobs) as plays:
+            sides = str(chosen(options.out, kind)), plays.file(default)
+            kept.write_text(json.dumps(judged(plays, sides, own, seeds).as_dict()), encoding="utf-8")
+    return Gain(**json.loads(kept.read_text(encoding="utf-8")))
+
+
+def played(options: argparse.Namespace, kind: str, paths: Sequence[str]) -> compare.Comparison:
     """The recipe, the default and `autotvm` on the operators of the kind."""
     recipe = str(chosen(options.out, kind))
     units = compare.units([Path(p) for p in paths], ())
@@ -114,20 +136,25 @@ def judged(options: argparse.Namespace, kind: str, paths: Sequence[str]) -> comp
     )
 
     def named(by: Mapping[Any, Any]) -> dict[Any, Any]:
-        return {("suggested" if r == recipe else r, *rest): x for (r, *rest), x in by.items()}
+        return {("chosen" if r == recipe else r, *rest): x for (r, *rest), x in by.items()}
 
-    recipes = {"suggested" if r == recipe else r: about for r, about in done.settings["recipes"].items()}
+    recipes = {"chosen" if r == recipe else r: about for r, about in done.settings["recipes"].items()}
     settings = {**done.settings, "recipes": recipes}
     return compare.Comparison(settings, named(done.runs), named(done.thinking), done.best, done.folder)
 
 
-def ratios(done: compare.Comparison) -> Ratios:
-    """Every run by the default's of the same unit and seed."""
+def ratios(done: compare.Comparison, better: bool) -> Ratios:
+    """Every run by the default's of the same unit and seed.
+
+    Args:
+        better: Whether the chosen recipe is suggested; else the default is.
+    """
     found = {}
     for unit in done.units:
         base = np.array([figures(r, done.best[unit]) for r in done.of(DEFAULT, unit)])
         for name in OTHERS:
-            found[name, unit] = np.array([figures(r, done.best[unit]) for r in done.of(name, unit)]) / base
+            recipe = name if name != "suggested" else "chosen" if better else DEFAULT
+            found[name, unit] = np.array([figures(r, done.best[unit]) for r in done.of(recipe, unit)]) / base
     return found
 
 
@@ -142,9 +169,9 @@ def figures(run: Run, best_s: float) -> tuple[float, float, float]:
 # -- telling ----------------------------------------------------------------------------------------------------------
 
 
-def told(out: Path, each: Mapping[str, compare.Comparison]) -> None:
+def told(out: Path, each: Mapping[str, compare.Comparison], gains: Mapping[str, Gain]) -> None:
     """Print the tables and draw the picture."""
-    found = {kind: ratios(done) for kind, done in each.items()}
+    found = {kind: ratios(done, gains[kind].better) for kind, done in each.items()}
     rows, lines = [], []
     for kind, of_kind in found.items():
         score = scores(each[kind]).by_recipe
@@ -160,7 +187,8 @@ def told(out: Path, each: Mapping[str, compare.Comparison]) -> None:
     show(["left out", "recipe", *head], rows, text=2)
     for kind in each:
         remarks = [s for s in chosen(out, kind).read_text(encoding="utf-8").splitlines() if s.startswith("# ")]
-        print("\n".join(s.removeprefix("# ") for s in remarks))
+        answer = "the recipe is suggested" if gains[kind].better else "keep the default"
+        print("\n".join([*(s.removeprefix("# ") for s in remarks), f"judged: {gains[kind]}: {answer}"]))
     units = [unit for done in each.values() for unit in done.units]
     draw(out / "suggested.png", [*lines, ("all", units, everything)])
 
@@ -182,7 +210,7 @@ def draw(path: Path, lines: Sequence[tuple[str, Sequence[str], Ratios]]) -> None
     """Ratios with their intervals, a line for each operator and one for all."""
     made, axes = grid(2, width=4.8, height=0.8 + 0.3 * len(lines), columns=2)
     for i, (ax, what) in enumerate(zip(axes, ("trials", "seconds"), strict=True)):
-        for colour, shift, name in zip(COLOURS, (-0.15, 0.15), OTHERS, strict=False):
+        for colour, shift, name in zip(COLOURS, (-0.2, 0.0, 0.2), OTHERS, strict=False):
             mid, low, high = np.array(
                 [_interval(np.concatenate([of[name, u][:, i] for u in units])) for _, units, of in lines]
             ).T

@@ -9,7 +9,7 @@ import signal
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +19,10 @@ from typing import Any
 from tt_spec import Plugins
 from tt_spec.roles import Host, Playable, Played, Replay
 
+from tt_history.suggestion.paired import Gain, compared
 from tt_history.suggestion.toml import written
 
-__all__ = ["GOAL", "TRIALS", "Pair", "Plays", "Score", "pairs_of"]
+__all__ = ["GOAL", "TRIALS", "Pair", "Plays", "Score", "judged", "pairs_of"]
 
 GOAL = 0.98
 """Of the best known speed: there."""
@@ -129,6 +130,30 @@ class Plays:
         finally:
             for w in waiting:
                 w.cancel()
+
+
+def judged(
+    plays: Plays,
+    sides: tuple[str, str],
+    tasks: Sequence[Playable],
+    seeds: Sequence[int],
+    between: Callable[[], None] = lambda: None,
+) -> Gain:
+    """The gain of the first recipe over the second, files both, on every task with every seed.
+
+    Args:
+        between: Called after each play; may raise.
+    """
+    both: list[list[Score]] = []
+    for recipe in sides:
+        both.append([])
+        for score in plays.scores(recipe, pairs_of(tasks, seeds)):
+            both[-1].append(score)
+            between()
+    pairs = list(zip(*both, strict=True))
+    seconds = [math.log(a.seconds) - math.log(b.seconds) for a, b in pairs]
+    trials = [math.log(a.trials) - math.log(b.trials) for a, b in pairs]
+    return compared(seconds, trials, len(tasks))
 
 
 _BUILT: dict[str, Replay] = {}

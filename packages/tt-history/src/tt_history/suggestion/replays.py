@@ -17,8 +17,8 @@ from tt_spec.roles import Fits, Host, Playable, Replay
 from tt_spec.suggestions import Ground
 
 from tt_history.errors import HistoryError
-from tt_history.suggestion.paired import Gain, compared
-from tt_history.suggestion.plays import Plays, Score, pairs_of
+from tt_history.suggestion.paired import Gain
+from tt_history.suggestion.plays import Plays, judged, pairs_of
 from tt_history.suggestion.study import Found, Limits, Study, opened
 from tt_history.suggestion.wanted import Wanted
 
@@ -159,7 +159,8 @@ class Replaying:
                 self._go_on()
             gain = None
             if found.unchanged != self.wanted.against:
-                gain = self._judged(plays, (found.content, bases[self.wanted.against]), judging, seeds)
+                sides = plays.file(found.content), plays.file(bases[self.wanted.against])
+                gain = judged(plays, sides, judging, seeds, self._go_on)
         return Replayed(
             ground,
             tuple(f"{p.name} {p.shapes}" for p in choosing),
@@ -180,25 +181,6 @@ class Replaying:
     def _go_on(self) -> None:
         if why := self.halt():
             raise Interrupted(f"{why}; what was tried is in {self.study}, and the same command goes on")
-
-    def _judged(
-        self,
-        plays: Plays,
-        sides: tuple[Mapping[str, Any], Mapping[str, Any]],
-        judging: Sequence[Playable],
-        seeds: Sequence[int],
-    ) -> Gain:
-        """The first recipe against the second."""
-        both: list[list[Score]] = []
-        for content in sides:
-            both.append([])
-            for score in plays.scores(plays.file(content), pairs_of(judging, seeds)):
-                both[-1].append(score)
-                self._go_on()
-        pairs = list(zip(*both, strict=True))
-        seconds = [math.log(a.seconds) - math.log(b.seconds) for a, b in pairs]
-        trials = [math.log(a.trials) - math.log(b.trials) for a, b in pairs]
-        return compared(seconds, trials, len(judging))
 
     def _bases(self) -> dict[str, Mapping[str, Any]]:
         """Contents of recipes by name, the default first."""
