@@ -637,7 +637,9 @@ class Slowed(SyntheticMeasurer):
 
 
 def test_what_was_told_before_a_change_of_the_measurers_scale_is_multiplied_and_leaders_timed_again():
-    out, store, _, (pipe,) = tune(measurer=Slowed())
+    out, store, listener, (pipe,) = tune(measurer=Slowed())
+    factors = [batch.info.get("rescaled") for batch, _, _ in listener.batches]
+    assert factors == [None, None, 2.5] + [None] * (len(factors) - 3), "and the log says so"
     truth = 3 * SyntheticMeasurer(noise=0).seconds(wide_task(), pipe.rows)
     latest = {m.config: m.latency_s for m in store.query()}
     kept = np.array([latest[tuple(row)] for row in pipe.rows.tolist()])

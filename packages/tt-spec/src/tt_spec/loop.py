@@ -390,8 +390,8 @@ class Loop:
             state.correct(pipeline.best_s, pipeline.incumbents())
             asked.info["again"] = found
 
-    def _rescale(self, pipeline: Asks, state: TaskState) -> None:
-        """Bring what is known to the seconds in which the measurer tells the next batch."""
+    def _rescale(self, asked: Batch, pipeline: Asks, state: TaskState) -> None:
+        """Bring what is known to the seconds in which the measurer tells batch `asked`, and say so in its remarks."""
         if not (isinstance(self.measurer, Recalibrates) and isinstance(pipeline, LooksAgain)):
             return
         with blame("measurer", self.measurer):
@@ -401,6 +401,7 @@ class Loop:
         if factor != 1:
             pipeline.rescale(factor)
             state.rescale(factor, pipeline.incumbents())
+            asked.info["rescaled"] = factor
 
     def _refused(self, asked: Batch, pipeline: Asks, state: TaskState) -> list[Measurement]:
         """Rows that the backend refused on the way, stored and told."""
@@ -416,7 +417,7 @@ class Loop:
     def _measure(self, asked: Batch, pipeline: Asks, state: TaskState, results: list[Measurement]) -> None:
         """Measure a batch; every measurement is stored before it is added to `results`."""
         origin = {token(row): o for row, o in zip(asked.codes, asked.origin, strict=True)}
-        self._rescale(pipeline, state)
+        self._rescale(asked, pipeline, state)
         with blame("measurer", self.measurer):
             stream = iter(self.measurer.measure(pipeline.task, asked.codes, self._bar(state)))
         with _closing(stream, self.measurer):
