@@ -92,7 +92,7 @@ def convolutions(draw):
     kernel = draw(st.tuples(st.integers(1, 4), st.integers(1, 4)))
     dilation = draw(st.tuples(st.integers(1, 2), st.integers(1, 2)))
     size = [draw(st.integers((k - 1) * d + 1, (k - 1) * d + 9)) for k, d in zip(kernel, dilation, strict=True)]
-    groups = draw(st.sampled_from([1, 1, 2, 3]))
+    groups = draw(st.sampled_from([1, 1, 2, 3, 5]))
     return {
         "batch": draw(st.integers(1, 3)),
         "size": size,
@@ -131,6 +131,26 @@ def test_convolutions_of_awkward_sizes(shape, seed):
     programs = TemplatePrograms(mod, on)
     for row in programs.space.sample(2, rng):
         close(run(programs, row, inputs, on), want)
+
+
+@pytest.mark.parametrize(
+    ("groups", "filters", "lanes", "channels"),
+    [
+        (4, 68, 16, 2),  # 17 blocks, each of one group or two, instead of 17 of 4 lanes a group
+        (4, 34, 16, 2),
+        (4, 4, 4, 1),  # 16 lanes would read four groups, for as many products as 4 blocks of 4 lanes
+        (2, 32, 16, 1),
+        (2, 24, 8, 1),
+        (3, 1, 1, 1),
+    ],
+)
+def test_a_block_of_filters_may_reach_into_another_group(groups, filters, lanes, channels):
+    on = target(mcpu="skylake-avx512")
+    shape = {"batch": 1, "size": (1, 1), "channels": 3, "filters": filters, "kernel": (1, 1), "groups": groups}
+    shape |= {"strides": (1, 1), "padding": (0, 0, 0, 0), "dilation": (1, 1)}
+    _, (_, packed), _ = convolution(shape, np.random.default_rng(0), on)
+    blocks = -(-filters * groups // lanes)
+    assert packed.shape == (blocks, 1, 1, 3 * channels, lanes)
 
 
 @pytest.mark.slow

@@ -60,14 +60,14 @@ def legalizers(target: tvm.target.Target) -> dict[str, Callable[[relax.BlockBuil
             packed = _packed(values[:, 0].transpose(1, 2, 0), lanes)
         else:
             name = "conv2d" if groups == 1 else "group_conv2d"
-            lanes = _fitting(filters, lanes) if groups == 1 else _dividing(filters // groups, lanes)
-            packed = _packed(values.transpose(2, 3, 1, 0), lanes)
+            lanes = _fitting(filters, lanes) if groups == 1 else _grouped(filters // groups, groups, lanes)
+            packed = _packed(values.transpose(2, 3, 1, 0), lanes) if groups == 1 else _spread(values, groups, lanes)
         bound = builder.lookup_binding(data) if isinstance(data, relax.Var) else None
         image = None
         if bound is not None and channels * groups < unit.lanes(dtype):  # with more channels a separate copy is faster
             image = next((i for copy, i in images if copy.same_as(bound)), None)
         steps = (_ints(attrs.strides), _ints(attrs.padding), _ints(attrs.dilation))
-        geometry = _Geometry(kernel, filters, groups, *steps, image is not None)
+        geometry = _Geometry(kernel, channels, filters, groups, *steps, image is not None)
         compute = partial(_conv2d, geometry=geometry, whole=_whole(values))
         source = data if image is None else image
         how = {"primfunc_name_hint": name, "primfunc_attrs": _attrs()}
@@ -106,11 +106,47 @@ def _packed(weight: np.ndarray, lanes: int) -> np.ndarray:
     return np.ascontiguousarray(np.moveaxis(padded.reshape(*front, blocks, lanes), -2, 0))
 
 
+def _spread(weight: np.ndarray, groups: int, lanes: int) -> np.ndarray:
+    """Weights `(filters, channels of a group, ky, kx)` as `_packed` gives them, with the channels of all groups that a
+    block has filters of: zeros for those of another group."""
+    filters, channels, *kernel = weight.shape
+    size, most = filters // groups, _groups_of_a_block(filters // groups, groups, lanes)
+    wide = np.zeros((*kernel, most * channels, filters), weight.dtype)
+    for f in range(filters):
+        at = f // size - _first_group(f // lanes, size, groups, lanes)
+        wide[:, :, at * channels : (at + 1) * channels, f] = weight[f].transpose(1, 2, 0)
+    return _packed(wide, lanes)
+
+
+def _first_group(block: Any, size: int, groups: int, lanes: int) -> Any:
+    """The first group of which a block reads channels; it may be an expression."""
+    first = block * lanes // size
+    last = groups - _groups_of_a_block(size, groups, lanes)
+    return first if size % lanes == 0 else min(first, last) if isinstance(block, int) else tirx.min(first, last)
+
+
+def _groups_of_a_block(size: int, groups: int, lanes: int) -> int:
+    """The most groups, of `size` filters each, that a block has filters of."""
+    filters = size * groups
+    return max((min(f + lanes, filters) - 1) // size - f // size + 1 for f in range(0, filters, lanes))
+
+
+def _grouped(size: int, groups: int, lanes: int) -> int:
+    """The lanes with which a convolution of groups takes the fewest operations on vectors; the fewest lanes of equals,
+    which multiply the fewest zeros."""
+    choices, filters = [_dividing(size, lanes)], size * groups
+    while choices[-1] < lanes:
+        choices.append(2 * choices[-1])
+    return min(choices, key=lambda n: (-(-filters // n) * _groups_of_a_block(size, groups, n), n))
+
+
 @dataclass(frozen=True)
 class _Geometry:
-    """A convolution's sizes as in relax; `padding` is top, left, bottom, right; `nchw` tells the image's layout."""
+    """A convolution's sizes as in relax; `channels` are those of one group, `padding` is top, left, bottom, right, and
+    `nchw` tells the image's layout."""
 
     kernel: Sequence[int]
+    channels: int
     filters: int
     groups: int
     strides: list[int]
@@ -164,7 +200,7 @@ def _conv2d(data: te.Tensor, weight: te.Tensor, geometry: _Geometry, whole: bool
         pixel = (n, y * g.strides[0] + ky * g.dilation[0], x * g.strides[1] + kx * g.dilation[1])
         if depthwise:
             return te.sum(padded(*pixel, b * lanes + f) * weight(b, ky, kx, f), axis=[ky, kx])
-        first = (b * lanes // (g.filters // g.groups)) * channels if g.groups > 1 else 0
+        first = _first_group(b, g.filters // g.groups, g.groups, lanes) * g.channels if g.groups > 1 else 0
         return te.sum(padded(*pixel, first + ch) * weight(b, ky, kx, ch, f), axis=[ky, kx, ch])
 
     shape = (int(data.shape[0]), height, width, blocks, lanes)

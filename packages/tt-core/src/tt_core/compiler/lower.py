@@ -23,6 +23,8 @@ from tvm import relax
 
 from tt_core.compiler import apart, elementary, series
 from tt_core.compiler.fold import fold_constants
+from tt_core.compiler.permutation import one_permutation
+from tt_core.compiler.plain import plain_operators
 from tt_core.compiler.primfunc import as_module, outputs, same
 from tt_core.compiler.quantization import as_arithmetic, numbers_as_operands, present
 from tt_core.compiler.steps import PassesFor, Steps
@@ -234,7 +236,7 @@ def _run_passes(steps: Steps, target: Target, legalizers: Legalizers) -> None:
     steps.may_parts("folding batch norms", apart.counted(apart.batch_norm), norms)
     steps.may_parts("folding constants", *_fold(fold_constants))
     steps.may_parts("folding constants by TVM", *_fold(t.FoldConstant()))
-    steps.may("clips as operators", _clips_to_operators)
+    steps.may("operators in their plain form", plain_operators)
     if quantised := present(steps.mod):
         steps.may("quantisation as arithmetic", as_arithmetic)
     steps.must(t.DecomposeOpsForInference(), t.CanonicalizeBindings())
@@ -245,6 +247,7 @@ def _run_passes(steps: Steps, target: Target, legalizers: Legalizers) -> None:
         _lay_out(steps, wanted)
     if quantised:
         steps.may("scales as operands", numbers_as_operands)
+    steps.may("chains of permutations as one", one_permutation)
     steps.must(relax.backend.DispatchSampling(), relax.backend.DispatchSortScan())
     _legalize(steps, legalizers)
     steps.may_parts("patterns of operators", apart.functions, apart.functions_apart(t.AnnotateTIROpPattern()))
@@ -301,29 +304,6 @@ def _legalize(steps: Steps, legalizers: Legalizers) -> None:
             else:
                 own[name] = legalizer
         steps.must(relax.transform.LegalizeOps(own))
-
-
-@tvm.transform.module_pass(opt_level=0, name="ClipsToOperators")
-def _clips_to_operators(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
-    """Bounds of ONNX's Clip as Relax operators: they are imported as opaque functions, at which layouts stop."""
-    rewriter = _Clips(mod)
-    for var, func in mod.functions.items():
-        if isinstance(func, relax.Function):
-            rewriter.builder_.update_func(var, rewriter.visit_expr(func))
-    return relax.transform.DeadCodeElimination()(rewriter.builder_.get())
-
-
-@relax.expr_functor.mutator
-class _Clips(relax.PyExprMutator):
-    def visit_call_(self, call: relax.Call) -> relax.Expr:
-        call = self.visit_expr_post_order(call)
-        if not isinstance(call, relax.Call) or call.op != tvm.ir.Op.get("relax.call_tir"):
-            return call
-        name = re.sub(r"\d+$", "", call.args[0].name_hint)
-        operands = list(call.args[1])
-        if name not in ("maximum", "minimum") or len(operands) != 2:
-            return call
-        return getattr(relax.op, name)(*operands)
 
 
 def _calls(mod: tvm.IRModule) -> Counter[str]:

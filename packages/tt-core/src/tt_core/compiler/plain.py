@@ -1,0 +1,81 @@
+"""What importers write in a roundabout way, as plain operators, which have layouts and are fused."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+
+import tvm
+import tvm_ffi
+from tvm import relax
+
+__all__ = ["plain_operators"]
+
+_PAIRWISE: dict[str, Callable[[relax.Expr, relax.Expr], relax.Expr]] = {
+    "relax.sum": relax.op.add,
+    "relax.mean": relax.op.add,
+    "relax.max": relax.op.maximum,
+    "relax.min": relax.op.minimum,
+}
+"""Reductions over stacked tensors, and what does the same for two of them."""
+
+
+@tvm.transform.module_pass(opt_level=0, name="PlainOperators")
+def plain_operators(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
+    """Write two forms of TVM's ONNX importer as elementwise operators.
+
+    A Clip's bounds come as opaque functions. Sum, Mean, Max and Min come as a reduction over tensors that were
+    broadcast and stacked. At either, a layout of convolutions stops and nothing is fused.
+    """
+    rewriter = _Plain(mod)
+    for var, func in mod.functions.items():
+        if isinstance(func, relax.Function):
+            rewriter.builder_.update_func(var, rewriter.visit_expr(func))
+    return relax.transform.DeadCodeElimination()(rewriter.builder_.get())
+
+
+@relax.expr_functor.mutator
+class _Plain(relax.PyExprMutator):
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        call = self.visit_expr_post_order(call)
+        if not isinstance(call, relax.Call):
+            return call
+        if call.op == tvm.ir.Op.get("relax.call_tir"):
+            return self._bound(call)
+        name = str(getattr(call.op, "name", ""))
+        return self._pairwise(name, call) if name in _PAIRWISE else call
+
+    def _bound(self, call: relax.Call) -> relax.Expr:
+        name = re.sub(r"\d+$", "", call.args[0].name_hint)
+        operands = list(call.args[1])
+        if name not in ("maximum", "minimum") or len(operands) != 2:
+            return call
+        return getattr(relax.op, name)(*operands)
+
+    def _pairwise(self, name: str, call: relax.Call) -> relax.Expr:
+        stacked = self._behind(call.args[0], "relax.stack")
+        axes = [int(a) for a in call.attrs.axis or ()]
+        if stacked is None or axes != [0] or call.attrs.keepdims or int(stacked.attrs.axis or 0) != 0:
+            return call
+        operands = [self._narrow(o) for o in self._value(stacked.args[0]).fields]
+        found = functools.reduce(lambda a, b: self.builder_.normalize(_PAIRWISE[name](a, b)), operands)
+        if name == "relax.mean":
+            found = relax.op.divide(found, relax.const(len(operands), str(call.ty.dtype)))
+        found = self.builder_.normalize(found)
+        return found if tvm_ffi.structural_equal(found.ty, call.ty) else call
+
+    def _narrow(self, operand: relax.Expr) -> relax.Expr:
+        """What was broadcast; an elementwise operator does it itself."""
+        call = self._behind(operand, "relax.broadcast_to")
+        return operand if call is None else call.args[0]
+
+    def _behind(self, operand: relax.Expr, name: str) -> relax.Call | None:
+        """The call of that operator that gave an operand."""
+        value = self._value(operand)
+        return value if isinstance(value, relax.Call) and value.op == tvm.ir.Op.get(name) else None
+
+    def _value(self, operand: relax.Expr) -> relax.Expr:
+        while isinstance(operand, relax.Var) and (value := self.lookup_binding(operand)) is not None:
+            operand = value
+        return operand
