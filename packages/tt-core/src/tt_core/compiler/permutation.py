@@ -76,7 +76,7 @@ class Digits:
         return not left
 
     def _split(self, digit: int, high: int) -> int:
-        """Make two digits of one. Its number is that of the more significant one, of size `high`; the other's is returned."""
+        """Make two digits of one: the higher one, of size `high`, keeps its number; the lower one's is returned."""
         low = len(self.sizes)
         self.sizes.append(self.sizes[digit] // high)
         self.sizes[digit] = high
