@@ -127,7 +127,7 @@ def test_a_stack_between_convolutions_keeps_its_layout_and_they_get_theirs(monke
     with builder.function("main", [x]):
         with builder.dataflow():
             y = builder.emit(relax.op.nn.conv2d(x, first))
-            y = builder.emit(relax.op.sum(relax.op.stack([y, x], axis=0), axis=[0]))
+            y = builder.emit(relax.op.prod(relax.op.stack([y, x], axis=0), axis=[0]))
             out = builder.emit_output(relax.op.nn.conv2d(y, second))
         builder.emit_func_output(out)
     steps._left.clear()
