@@ -293,10 +293,10 @@ def test_who_asks_for_recipes_finds_the_process_of_the_job_started(tmp_path, mon
         here.agent()
         assert here.ended(job)[-1].text == "done: 24 trials are spent"
         unused = waiting()
-        thinkers.tick()
+        here.server.desk.tick()
         assert unused.poll() is None
         monkeypatch.setattr(thinkers, "_spare_until", -1.0)
-        thinkers.tick()
+        here.server.desk.tick()
         assert unused.poll() is not None and thinkers._spare is None
         last = waiting()
     assert last.poll() is not None, "a server that ends leaves none"
