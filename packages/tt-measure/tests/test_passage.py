@@ -11,7 +11,7 @@ from tt_measure.ahead import Ahead
 from tt_measure.fixed import Fixed
 from tt_measure.passage import GAUGE_S, TRIES, Passage, _entropy
 from tt_measure.process import WorkerError
-from tt_measure.rules import Rules, Verdict
+from tt_measure.rules import Builds, Rules, Verdict
 from tt_spec.errors import PieceFailure
 from tt_spec.testing.examples import wide_task
 from tt_spec.types import Bar, Timing
@@ -33,7 +33,7 @@ def passage(one, rows=ROWS, chunk=2, bar=None, reference=None):
     if reference is None:
         reference = Reference()
         reference.look(())  # nothing tells the machine's state
-    rules = Rules(9.0, 19.0, 29.0, True, chunk, Fixed(), 7, reference)
+    rules = Rules(9.0, 19.0, 29.0, True, chunk, Fixed(), 7, reference, Builds())
     return Passage(one.team, TASK, rows, bar or Bar(), rules, Ahead(one.team, 9.0, 4))
 
 

@@ -238,12 +238,16 @@ def test_a_space_that_differs_from_tvm_is_refused():
     assert interpret.checked == 4 and asked == [*dict.fromkeys(asked)] and {*asked} == {*map(tuple, rows[:4])}
     for row, f in zip(rows, some, strict=False):
         assert f is not None and np.array_equal(f, programs.exact(row)), "the first rows are TVM's own"
+    for i in range(5):
+        assert interpret(rows[4 * i + 4 :][:4]) and interpret.refusal is None and len(asked) == 6 + 2 * i
     assert interpret(rows[4:]) == [None] * 20 and len(asked) == 16
     assert interpret.refusal is not None and "not TVM's" in interpret.refusal
     assert interpret(rows) == [None] * 24 and len(asked) == 16, "it is asked no more"
     good = Interpreter(programs.space, programs._structure, programs.exact)
     outside = np.array(programs.space.shape)
-    assert [f is None for f in good(np.stack([outside, *rows]))] == [True, *[False] * 24]
+    assert [f is None for f in good(np.stack([outside, *rows]))] == [True, *[False] * 24] and good.checked == 4
+    for _ in range(8):
+        good(rows)
     assert good.refusal is None and good.checked == 16
 
 

@@ -13,9 +13,9 @@ from tt_spec.roles import ListsRuns, Store
 
 __all__ = ["Ending", "Stages", "clock_text", "past_endings", "search_s"]
 
-RACE_S = 0.25
-"""Re-timing one operator's finalists: ten rounds, a check, and now and then a build. On two Zen 4 vCPUs, quiet: 0.27
-for SqueezeNet (27 operators), 0.23 for a text detector (79), 0.32 for a text recogniser (66)."""
+RACE_S = 0.18
+"""Re-timing one operator's finalists: ten rounds, a check, and now and then a build. The heaviest come first, and take
+most of it."""
 
 APPLY_S = 0.07
 """Applying an operator's winner before the model is compiled; its space is open."""

@@ -31,7 +31,7 @@ class Built:
 
 class Ahead:
     """Expected rows. One that fails here, or whose worker is lost, is forgotten: it is built again when its turn
-    comes, and what becomes of it is told then.
+    comes, and what becomes of it is told then. One that took too long to build is not tried again.
 
     Args:
         build_s: Limit of one build, seconds.
@@ -53,14 +53,17 @@ class Ahead:
         self._forget()
 
     def work(self, room: int | None = None) -> None:
-        """Give idle workers rows to build, where possible of tasks that they know: while at most `room` are built."""
+        """Give idle workers rows to build, where possible of tasks that they know, else of those that none knows, since
+        opening a task takes as long as a build: while at most `room` are built."""
         self._collect()
         room = self.most if room is None else room
         for p in self.team.idle():
             if not self._waiting or len(self._built) >= room:
                 return
             known = (k for k, (_, name, _) in self._waiting.items() if name in p.known)
-            self._give(p, next(known, next(iter(self._waiting))))
+            others = set().union(*(q.known for q in self.team.processes if q is not p))
+            new = (k for k, (_, name, _) in self._waiting.items() if name not in others)
+            self._give(p, next(known, None) or next(new, None) or next(iter(self._waiting)))
 
     def supply(self) -> None:
         """Give workers rows to build for the time in which nobody looks after them: each has up to `DEPTH` in hand, of
@@ -90,6 +93,8 @@ class Ahead:
     def _collect(self) -> None:
         for key, built in list(self._built.items()):
             ending = built.job.ending
+            if ending is not None and ending.reason == "time" and ending.stage == "build":
+                continue  # it would take as long again
             if built.process.lost or (ending is not None and ending.verdict != "done"):
                 del self._built[key]
             elif ending is not None:

@@ -16,6 +16,9 @@ __all__ = ["Part", "in_parts"]
 
 ROWS = 64
 
+FEW = {"realise": 1, "features": 16}
+"""Rows that are not split: features are computed for many rows at once, in hardly more time than for one."""
+
 
 @dataclass(frozen=True)
 class Part:
@@ -36,7 +39,7 @@ def in_parts(team: Team, kind: str, task: Task, codes: np.ndarray, limit_s: floa
         limit_s: Of one call to the backend.
     """
     codes = np.ascontiguousarray(codes, dtype=np.int64)
-    size = max(1, min(ROWS, -(-len(codes) // (2 * team.size))))
+    size = max(FEW[kind], min(ROWS, -(-len(codes) // (2 * team.size))))
     todo = deque((i, min(i + size, len(codes))) for i in range(0, len(codes), size))
     hands: dict[Process, tuple[int, int, Job]] = {}
     lost: dict[tuple[int, int], int] = {}

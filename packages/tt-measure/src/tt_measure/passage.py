@@ -127,6 +127,7 @@ class Passage:
                 del self.building[p]
             if ending.verdict == "done":
                 row.cost = ending.value
+                self.rules.builds.tell(sum(row.cost.values()))
                 row.name = row.job.number if row.job else 0
                 p.tokens.add(row.name)
                 self.held.setdefault(p, []).append(row)

@@ -24,7 +24,7 @@ from tt_measure.lock import TimingLock
 from tt_measure.parts import Part, in_parts
 from tt_measure.passage import Passage
 from tt_measure.process import GRACE_S, CallError, Ending, Process, WorkerError
-from tt_measure.rules import Rules
+from tt_measure.rules import Builds, Rules
 from tt_measure.team import POLL_S, Team, end_all
 
 __all__ = ["WorkerPool"]
@@ -50,7 +50,8 @@ class WorkerPool:
         workers: Processes; None is one per physical core that this process may use.
         threads: What TVM and OpenMP use in a worker; set before anything is imported. None is every physical core.
         evaluator: Decides the runs of a candidate; must be picklable. None is `Fixed()`.
-        build_timeout_s: Of one build. (default: 30)
+        build_timeout_s: Of one build, until it is known how long they take here (`tt_measure.rules.Builds`).
+            (default: 30)
         run_timeout_s: Of one evaluation; None is the bar's cap and 10 s.
         check_timeout_s: Of one comparison with the untuned program, which the backend may run first. (default: 120)
         realise_timeout_s: Of one call to `realise` or `features` (at most 64 rows). (default: 30)
@@ -96,6 +97,7 @@ class WorkerPool:
         self._ahead: Ahead | None = None
         self._closed = False
         self._reference = Reference()
+        self._builds = Builds()
 
     def prestart(self) -> None:
         """Start the workers and return at once; they load the backend while the caller does something else."""
@@ -149,8 +151,8 @@ class WorkerPool:
     def _rules(self, cap_s: float) -> Rules:
         run_s = cap_s + 10.0 if self.run_timeout_s is None else self.run_timeout_s
         evaluator = Fixed() if self.evaluator is None else self.evaluator
-        limits = (self.build_timeout_s, run_s, self.check_timeout_s)
-        return Rules(*limits, self.verify, self.chunk, evaluator, self.seed, self._reference)
+        limits = (self._builds.limit_s(self.build_timeout_s), run_s, self.check_timeout_s)
+        return Rules(*limits, self.verify, self.chunk, evaluator, self.seed, self._reference, self._builds)
 
     def realise(self, task: Task, codes: np.ndarray) -> Realised:
         """Each row's canonical row and None, or the row itself and why it has no program."""
@@ -291,6 +293,7 @@ class WorkerPool:
         team = self._ready()
         if self._ahead is None:
             self._ahead = Ahead(team, self.build_timeout_s, self.chunk * team.size)
+        self._ahead.build_s = self._builds.limit_s(self.build_timeout_s)
         return self._ahead
 
     def _made(self) -> Team:

@@ -21,7 +21,7 @@ from tvm.s_tir import Schedule
 from tt_space.machine import vector_unit
 from tt_space.nests.blocks import read_blocks
 from tt_space.nests.index import uniform
-from tt_space.nests.interpreter import Interpreter
+from tt_space.nests.interpreter import Interpreter, signature
 from tt_space.nests.templates import TemplateStructure
 from tt_space.packing import ANCHOR, WHOLE
 from tt_space.programs import Features, TemplateRows, copied
@@ -77,7 +77,7 @@ class TemplatePrograms(TemplateRows):
         self.anchor = anchor
         self.space = _space(anchor, target)
         self.features = Features(mod, target)
-        self.interpret = Interpreter(self.space, self._structure, self.exact)
+        self.interpret = Interpreter(self.space, self._structure, self.exact, signature(mod, self.space))
 
     def _structure(self) -> TemplateStructure:
         blocks = read_blocks(inlined(self.mod, self.anchor.others))

@@ -19,7 +19,7 @@ from tvm import relax, te, tirx
 from tvm.s_tir import Schedule
 
 from tt_space.machine import vector_unit
-from tt_space.nests.interpreter import Interpreter
+from tt_space.nests.interpreter import Interpreter, signature
 from tt_space.nests.parts import PartStructure
 from tt_space.programs import Features, Repacked, TemplateRows, copied
 from tt_space.template import Anchor, divisors, find_anchor, pad_apart
@@ -88,7 +88,7 @@ class WinogradPrograms(TemplateRows):
         weight = _conv(mod, anchor).reads[1].source
         self._weight = next(i for i, p in enumerate(mod["main"].params) if p.same_as(weight) or p.name == weight.name)
         self._variants: dict[int, tvm.IRModule] = {}
-        self.interpret = Interpreter(self.space, self._structure, self.exact)
+        self.interpret = Interpreter(self.space, self._structure, self.exact, signature(mod, self.space))
 
     def _structure(self) -> PartStructure:
         def products(knobs: dict[str, Any]) -> tvm.IRModule:

@@ -82,6 +82,10 @@ class Pipeline:
     FEATURE_CACHE, ALL_FEATURES = 4096, 16384
     """Rows of a task, and of all tasks of a run, whose statements are kept: 10 to 20 kB each."""
 
+    OUTGROWN, OUTGROWN_OWN = 1 / 16, 16
+    """A surrogate that serves many tasks is fitted again once it could know so many times more rows, or so many more of
+    the task that asks."""
+
     FIT_ROWS = 2000
     JUDGED = 128
     """Rows of the task by which a foreign model is judged."""
@@ -118,7 +122,7 @@ class Pipeline:
         self._seen: set[bytes] = set()
         self._pending: dict[bytes, tuple[int, np.ndarray]] = {}
         self._batches = self._asked = 0
-        self._fitted_at = -1
+        self._fitted_at = self._fitted_own = self._drafted_at = -1
         self._looks: Counter[bytes] = Counter()
         self._later: dict[bytes, Trial] = {}
         self._unsure: dict[bytes, np.ndarray] = {}
@@ -217,7 +221,7 @@ class Pipeline:
         """Multiply all seconds, and doubt the rows near the front as if none had been timed again: the factor is what
         the task's programs suffer on average from another state of the machine."""
         self._told.rescale(factor)
-        self._fitted_at = -1
+        self._fitted_at = self._drafted_at = -1
         self._looks.clear()
         self._later.clear()
         self._unsure.update({token(row): row for row, _ in self.top(self.UNSURE)})
@@ -392,19 +396,28 @@ class Pipeline:
         return codes, info, n
 
     def _fit(self, turn: int) -> None:
-        known = sum(len(p._told) for p in (self.peers if self.surrogate.shared else [self]))
-        if known == self._fitted_at:
-            return
-        rng = rng_for(self.seed, self.task.key, "surrogate", turn)
         sources = self.peers if self.surrogate.shared else [self]
-        groups = [g for p in sources if (g := p._group(self.surrogate.inputs)) is not None]
-        with blame("surrogate", self.surrogate):
-            self.surrogate.fit(groups, rng)
-        if self.draft is not None:
+        known = sum(len(p._told) for p in sources)
+        if self._outgrown(known):
+            rng = rng_for(self.seed, self.task.key, "surrogate", turn)
+            groups = [g for p in sources if (g := p._group(self.surrogate.inputs)) is not None]
+            with blame("surrogate", self.surrogate):
+                self.surrogate.fit(groups, rng)
+            for p in sources:
+                p._fitted_at, p._fitted_own = known, len(p._told)
+        if self.draft is not None and self._drafted_at != len(self._told):
             own = self._group("knobs")
             with blame("surrogate", self.draft):
                 self.draft.fit([own] if own else [], rng_for(self.seed, self.task.key, "draft", turn))
-        self._fitted_at = known
+            self._drafted_at = len(self._told)
+
+    def _outgrown(self, known: int) -> bool:
+        """Whether the surrogate wants to be fitted again, now that it could learn from so many rows: one that serves
+        many tasks not for each few rows of one of them."""
+        if self._fitted_at < 0 or not self.surrogate.shared:
+            return known != self._fitted_at
+        own, new = len(self._told) - self._fitted_own, known - self._fitted_at
+        return new > 0 and (own >= self.OUTGROWN_OWN or new >= self.OUTGROWN * self._fitted_at)
 
     def _group(self, inputs: str) -> Group | None:
         """Training data of this task: the best and the newest rows, at most `FIT_ROWS`."""
@@ -500,14 +513,21 @@ class Pipeline:
         )
 
     def _admit(self, codes: np.ndarray, origin: str, chosen: _Chosen, invalid: list[np.ndarray], n: int) -> int:
-        """Realise rows and take the new ones; returns how many rows became known, so that callers can stop."""
+        """Realise rows, at first as many as there are places, and take the new ones; returns how many rows became known,
+        so that callers can stop."""
         if not len(codes):
             return 0
         codes = self.space.canonical(codes)
         codes = codes[self.space.allowed(codes)]
         asked = [row.copy() for name, row in zip(tokens(codes), codes, strict=True) if name not in self._seen]
-        if not asked:
-            return 0
+        start, size = 0, n - len(chosen.rows)
+        while start < len(asked) and len(chosen.rows) < n:
+            self._take(asked[start : start + size], origin, chosen, invalid, n)
+            start, size = start + size, 4 * size  # a backend that refuses some may refuse most
+        return len(asked)
+
+    def _take(self, asked: list[np.ndarray], origin: str, chosen: _Chosen, invalid: list[np.ndarray], n: int) -> None:
+        """Realise these rows and take the new ones, until `n` are chosen."""
         real = None
         if self.programs is not None:
             rows = np.stack(asked)
@@ -534,7 +554,6 @@ class Pipeline:
                     self._seen.add(canonical)
             chosen.rows.append(row)
             chosen.origin.append(origin)
-        return len(asked)
 
 
 class _Chosen:

@@ -173,6 +173,7 @@ class Programs(Problem):
         # A leaf may move all statements of a program at once, so the sum moves by as many steps: without this factor
         # (it bounds the full Hessian by a diagonal) programs of many statements overshoot and diverge.
         self.together = np.diff(X.offsets)
+        self._all: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
 
     def matrix(self, threads: int) -> Any:
         from xgboost import QuantileDMatrix
@@ -192,10 +193,7 @@ class Programs(Problem):
         if self.regression:
             loss, grad, bend = squared_error(F + self.bias(F), self.y, self.weight)
         else:
-            better, worse = self._pairs()
-            gain = 2.0 ** self.y[better] - 2.0 ** self.y[worse]
-            scale = len(self.y) / max(gain.sum(), 1e-9)
-            loss, grad, bend = pairwise_logistic(F, better, worse, gain * scale)
+            loss, grad, bend = pairwise_logistic(F, *self._pairs())
             bend = 2.0 * bend  # both ends of a pair move: the same bound
         self.loss = loss / max(len(self.y), 1)
         return grad[self.ids], np.maximum((bend * self.together)[self.ids], 1e-6)
@@ -204,5 +202,11 @@ class Programs(Problem):
         for _ in range(0 if self.regression else rounds):
             self._pairs()
 
-    def _pairs(self) -> tuple[np.ndarray, np.ndarray]:
-        return draw_pairs(self.y, self.sizes, self.partners // 2, self.rng)
+    def _pairs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Better and worse programs, and the weight of each pair: drawn in each round anew where a task has too many
+        programs for all of its pairs."""
+        if self._all is None or any(n > 2 * (self.partners // 2) for n in self.sizes):
+            better, worse = draw_pairs(self.y, self.sizes, self.partners // 2, self.rng)
+            gain = 2.0 ** self.y[better] - 2.0 ** self.y[worse]
+            self._all = better, worse, gain * (len(self.y) / max(gain.sum(), 1e-9))
+        return self._all

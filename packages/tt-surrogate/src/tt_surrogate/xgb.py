@@ -167,7 +167,7 @@ class XGB:
         for columns, some in alike.items():
             if any(y.any() for _, _, y in some):
                 model = self._fit_knobs(some, seed) if self.inputs == "knobs" else self._fit_statements(some, seed)
-                model.ranges = Ranges.of((task.key, model.raw(task, X)) for task, X, _ in some)
+                model.ranges = Ranges.of(zip((task.key for task, *_ in some), model.all_raw(some), strict=True))
                 self.models_[columns] = model
 
     def predict(self, task: Task, X: Any) -> Prediction:
@@ -216,8 +216,7 @@ class XGB:
         if not len(problem.ids):
             return _Model(None)
         model = _Model(self._grow(problem, seed), before, operator=problem.operator)
-        sums = [model.raw(task, X) for task, X, _ in groups]
-        model.bias = problem.bias(np.concatenate(sums))
+        model.bias = problem.bias(np.concatenate(model.all_raw(groups)))
         return model
 
     def _programs(self, groups: list[Group], seed: int, before: Beforehand | None = None) -> Programs:
@@ -262,6 +261,18 @@ class _Model:
             return known + self._trees(finite(X))
         f = known + self._trees(rows_of(X, self.operator))
         return self.bias + sum_statements(f, program_ids(X.offsets), len(X))
+
+    def all_raw(self, groups: Sequence[Group]) -> list[np.ndarray]:
+        """Scores of each group's rows, by one question to the trees for all groups."""
+        if not all(isinstance(X, Statements) for _, X, _ in groups):
+            return [self.raw(task, X) for task, X, _ in groups]
+        f = self._trees(np.concatenate([rows_of(X, self.operator) for _, X, _ in groups]))
+        found, start = [], 0
+        for task, X, _ in groups:
+            mine = f[start : (start := start + len(X.values))]
+            known = 0.0 if self.before is None else self.line[0] + self.line[1] * self.before.margins(task, X)
+            found.append(self.bias + sum_statements(known + mine, program_ids(X.offsets), len(X)))
+        return found
 
     def _trees(self, rows: np.ndarray) -> np.ndarray:
         if self.booster is None or not len(rows):

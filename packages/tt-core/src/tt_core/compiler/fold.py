@@ -8,6 +8,8 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from tt_core.compiler.values import constant
+
 __all__ = ["fold_constants"]
 
 
@@ -71,7 +73,7 @@ class _Folder(relax.PyExprMutator):
             return self._shape(call)
         if name not in _OPERATORS:
             return call
-        values = [self._value(a) for a in call.args if not isinstance(a, relax.ShapeExpr)]
+        values = [constant(a, self.lookup_binding) for a in call.args if not isinstance(a, relax.ShapeExpr)]
         if any(v is None or v.dtype.kind not in "fbiu" for v in values):
             return call
         with np.errstate(all="ignore"):
@@ -87,8 +89,3 @@ class _Folder(relax.PyExprMutator):
         if dims is None or not all(isinstance(d, tvm.tirx.IntImm) for d in dims):
             return call
         return relax.const(np.array([int(d) for d in dims], np.int64), "int64")
-
-    def _value(self, expr: relax.Expr) -> np.ndarray | None:
-        """Of a constant, or of a variable bound to one."""
-        bound = self.lookup_binding(expr) if isinstance(expr, relax.Var) else expr
-        return bound.value.numpy() if isinstance(bound, tvm.ir.GenericConst) else None

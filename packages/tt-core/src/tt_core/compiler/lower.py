@@ -28,6 +28,7 @@ from tt_core.compiler.plain import plain_operators
 from tt_core.compiler.primfunc import as_module, outputs, same
 from tt_core.compiler.quantization import as_arithmetic, numbers_as_operands, present
 from tt_core.compiler.steps import PassesFor, Steps
+from tt_core.compiler.subpixel import subpixel
 from tt_core.errors import ModelError, TargetError, summary
 
 if TYPE_CHECKING:
@@ -242,6 +243,7 @@ def _run_passes(steps: Steps, target: Target, legalizers: Legalizers) -> None:
     steps.must(t.DecomposeOpsForInference(), t.CanonicalizeBindings())
     steps.may_parts("folding constants by TVM", *_fold(t.FoldConstant()))
     if target.kind.name in ("llvm", "c"):
+        steps.may("transposed convolutions as convolutions", subpixel, t.CanonicalizeBindings())
         weights = "OIHW" if "relax.nn.conv2d" in legalizers else "HWIO"
         wanted = {"relax.nn.conv2d": ["NHWC", weights], "relax.nn.conv2d_transpose": ["NCHW", "IOHW"]}
         _lay_out(steps, wanted)

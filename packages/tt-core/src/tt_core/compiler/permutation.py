@@ -14,6 +14,8 @@ from typing import Any
 import tvm
 from tvm import relax, te
 
+from tt_core.compiler.values import dimensions
+
 __all__ = ["Digits", "one_permutation"]
 
 
@@ -160,7 +162,7 @@ class _Chains(relax.PyExprMutator):
 def _is_step(call: relax.Call) -> bool:
     if not (_permutes(call) or call.op == tvm.ir.Op.get("relax.reshape")):
         return False
-    return all(_shape(e) is not None for e in (call, call.args[0]))
+    return all(dimensions(e) is not None for e in (call, call.args[0]))
 
 
 def _permutes(call: relax.Call) -> bool:
@@ -168,19 +170,12 @@ def _permutes(call: relax.Call) -> bool:
 
 
 def _through(chain: Sequence[relax.Call]) -> Digits | None:
-    digits = Digits.of(_shape(chain[0].args[0]) or [])
+    digits = Digits.of(dimensions(chain[0].args[0]) or [])
     for call in chain:
         if not _permutes(call):
-            if not digits.reshape(_shape(call) or []):
+            if not digits.reshape(dimensions(call) or []):
                 return None
         else:
             rank = len(digits.result)
             digits.permute([int(a) for a in call.attrs.axes] if call.attrs.axes else range(rank)[::-1])
     return digits
-
-
-def _shape(expr: relax.Expr) -> list[int] | None:
-    values = getattr(getattr(expr.ty, "shape", None), "values", None)
-    if values is None or not all(isinstance(d, int | tvm.tirx.IntImm) for d in values):
-        return None
-    return [int(d) for d in values]

@@ -26,6 +26,8 @@ from tvm.support import cc
 from tt_core.compiler import series
 from tt_core.compiler.lower import Lowered, unpack
 from tt_core.compiler.runtime import digest, sidecar_path
+from tt_core.compiler.target import options
+from tt_core.deploy import kernels
 from tt_core.deploy.constants import repack_constants
 from tt_core.deploy.entrance import checker, with_entrance
 from tt_core.errors import InstallationError, ModelError, one_line
@@ -35,9 +37,6 @@ if TYPE_CHECKING:
     from tt_core.compiler.backend import Repacked
 
 __all__ = ["check_writable", "compile_library", "write"]
-
-_OBJECTS = 8
-"""Object files of a library at most, but for that of its constants; any more would be written to the disk."""
 
 
 def compile_library(
@@ -75,9 +74,13 @@ def compile_library(
         t.CallTIRRewrite(),
         *relax.pipeline.finalize_passes(lowered.target),
     ]
-    with lowered.target, tvm.transform.PassContext(opt_level=3):
+    with lowered.target, tvm.transform.PassContext(opt_level=3, config=options(lowered.target)):
         try:
-            built = relax.build(mod, lowered.target, relax_pipeline=tvm.transform.Sequential(passes))
+            mod, parts = kernels.apart(tvm.transform.Sequential(passes)(mod))
+            with kernels.compiling(parts, lowered.target) as others:
+                built = relax.build(mod, lowered.target, relax_pipeline=None)
+                for other in others:
+                    built.mod.import_module(other.result())
         except Exception as e:  # TVM raises several types
             operator = re.search(r"R\.([\w.]+)\(", str(e))
             what = f"the operator {operator.group(1)}" if operator else "the model"
@@ -161,21 +164,23 @@ def _export(library: relax.VMExecutable, part: Path) -> None:
     if not hasattr(os, "memfd_create"):
         library.export_library(str(part))
         return
-
-    def linked(goal: str, files: Sequence[str], **options: object) -> None:
-        for file in files:
-            if os.path.islink(file):
-                Path(f"{file}.kept").write_bytes(Path(file).read_bytes())
-                os.replace(f"{file}.kept", file)
-        with unheard():  # else Ctrl-C ends the linker, and the model seems to be at fault
-            cc.create_shared(goal, list(files), **options)
-
+    modules = kernels.compiled(library.mod)
+    names = ["devc.o", *(f"lib{i}.o" for i in range(len(modules)))]
     with ExitStack() as stack:
-        for name in ("devc.o", *(f"lib{i}.o" for i in range(_OBJECTS))):
-            fd = os.memfd_create(name)
-            stack.callback(os.close, fd)
-            os.symlink(f"/proc/self/fd/{fd}", part.with_name(name))
-        library.export_library(str(part), fcompile=linked, workspace_dir=str(part.parent))
+        memory = [_in_memory(name, stack) for name in names]
+        kernels.write([kernels.packed(library.mod, modules[0]), *modules], memory)
+        files = [part.with_name(name) for name in names]
+        for path, file in zip(memory, files, strict=True):
+            file.write_bytes(Path(path).read_bytes())
+    with unheard():  # else Ctrl-C ends the linker, and the model seems to be at fault
+        cc.create_shared(str(part), list(map(str, files)))
+
+
+def _in_memory(name: str, stack: ExitStack) -> str:
+    """The path of a file that is not on the disk, for as long as the stack lasts."""
+    fd = os.memfd_create(name)
+    stack.callback(os.close, fd)
+    return f"/proc/self/fd/{fd}"
 
 
 @contextmanager

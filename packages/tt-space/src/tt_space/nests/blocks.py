@@ -87,6 +87,8 @@ _FLOAT_OR_INT = {
     "GT": "cmp",
     "GE": "cmp",
 }
+_SHIFTS = ("LShift", "RShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor")
+"""Operators of integers that are calls by the time TVM counts them."""
 _LEAVES = ("IntImm", "FloatImm", "Var", "StringImm")
 
 
@@ -184,6 +186,10 @@ class _Reader:
                 self.visit(a)
         elif kind == "Cast":
             self.visit(e.value)
+        elif kind in _SHIFTS:
+            self.count("int_math")
+            self.visit(e.a)
+            self.visit(e.b)
         elif kind in _FLOAT_OR_INT and kind not in ("FloorDiv", "FloorMod", "EQ", "NE", "LT", "LE", "GT", "GE"):
             self.count(("float_" if "float" in str(e.ty) else "int_") + _FLOAT_OR_INT[kind])
             self.visit(e.a)

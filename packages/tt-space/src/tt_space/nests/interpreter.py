@@ -9,19 +9,26 @@ from collections.abc import Callable, Hashable
 from typing import Any, Protocol
 
 import numpy as np
+import tvm
+import tvm_ffi
 from tt_spec import Space
 
 from tt_space.nests.blocks import Block
 from tt_space.nests.index import Differs, Uninterpreted
 from tt_space.nests.schedule import NestSchedule
 
-__all__ = ["Interpreter", "Structure", "columns", "fresh"]
+__all__ = ["Interpreter", "Structure", "columns", "fresh", "signature"]
 
-PROBES = 16
-"""Rows of a space that are compared with TVM's features before any interpreted ones are given."""
+PROBES, FIRST, THEN = 16, 4, 2
+"""Rows of a space that are compared with TVM's features, of those the first time that any are asked for, and of each
+question after it."""
 
 TRIES = 128
 """Rows after which a space of which none could be interpreted is given up: of some, one in four can be."""
+
+
+_equal: Counter[Hashable] = Counter()
+"""Rows that were equal in this process, by what their spaces have in common."""
 
 
 class Structure(Protocol):
@@ -42,13 +49,16 @@ class Structure(Protocol):
 class Interpreter:
     """Features of rows without TVM.
 
-    The first 16 rows asked are TVM's, and what was interpreted is compared with them; where one differs, none is. So a
-    short search, which asks for few rows, does not pay for a comparison.
+    Of the first rows asked, and of a few in each later question until there were 16, TVM's features are taken, and what
+    was interpreted is compared with them; where one differs, none is interpreted any more. So a short search, in which
+    many operators are asked for few rows each, does not pay for 16 comparisons of each.
 
     Args:
         space: The space of the rows.
         structure: How they are scheduled.
         exact: TVM's features `(statements, 164)` of a row. Raises `ValueError` where it has no program.
+        like: What spaces have in common that are interpreted alike; see `signature`. Once 16 rows of such spaces were
+            equal in this process, 4 of each further one are compared. None: it is like no other.
 
     Attributes:
         refusal: Why rows are not interpreted; None where they are, or before the first question.
@@ -57,9 +67,14 @@ class Interpreter:
     """
 
     def __init__(
-        self, space: Space, structure: Callable[[], Structure], exact: Callable[[np.ndarray], np.ndarray]
+        self,
+        space: Space,
+        structure: Callable[[], Structure],
+        exact: Callable[[np.ndarray], np.ndarray],
+        like: Hashable = None,
     ) -> None:
         self.space, self._make, self._exact = space, structure, exact
+        self._like = object() if like is None else like
         self._structure: Structure | None = None
         self.refusal: str | None = None
         self.checked = self._tried = 0
@@ -81,20 +96,21 @@ class Interpreter:
         found = list(none)
         for i, f in zip(fits, self._rows(codes[fits]), strict=True):
             found[i] = f
-        if self.checked < PROBES:
-            self._check(codes, found)
+        first, then, most = (1, 1, FIRST) if _equal[self._like] >= PROBES else (FIRST, THEN, PROBES)
+        if self.checked < most:
+            self._check(codes, found, min(then if self.checked else first, most - self.checked))
             self._tried += len(fits)
             if not self.checked and self._tried >= TRIES:
                 self.refusal = f"none of {self._tried} rows could be interpreted"
         return found if self.refusal is None else none
 
-    def _check(self, codes: np.ndarray, found: list[np.ndarray | None]) -> None:
+    def _check(self, codes: np.ndarray, found: list[np.ndarray | None], most: int) -> None:
         """Compare rows with TVM, in as many structures as there are, and give TVM's features of them."""
         assert self._structure is not None
         told = np.array([i for i, f in enumerate(found) if f is not None], dtype=np.int64)
         groups = [told[ids].tolist() for _, ids in self._structure.groups(codes[told])] if len(told) else []
         turns = [i for ids in itertools.zip_longest(*groups) for i in ids if i is not None]
-        for i in turns[: PROBES - self.checked]:
+        for i in turns[:most]:
             mine, row = found[i], codes[i].tolist()
             try:
                 theirs = found[i] = self._exact(codes[i])
@@ -105,6 +121,7 @@ class Interpreter:
                 self.refusal = f"row {row}: its features are not TVM's"
                 return
             self.checked += 1
+            _equal[self._like] += 1
 
     def _rows(self, codes: np.ndarray) -> list[np.ndarray | None]:
         found: list[np.ndarray | None] = [None] * len(codes)
@@ -125,6 +142,19 @@ class Interpreter:
             for i, v in zip(ids, values, strict=True):
                 found[i] = v
         return found
+
+
+def signature(mod: tvm.IRModule, space: Space) -> Hashable:
+    """What workloads share that differ in their extents alone: the space's version, and of each block its name, the
+    kinds of its iterators and how much it reads."""
+    blocks: list[Hashable] = []
+
+    def visit(block: tvm.s_tir.SBlock) -> None:
+        kinds = tuple(int(v.iter_type) for v in block.iter_vars)
+        blocks.append((str(block.name_hint).rstrip("0123456789"), kinds, len(block.reads)))
+
+    tvm_ffi.structural_walk(mod["main"].body, (tvm.s_tir.SBlock, visit))
+    return space.name, space.version, tuple(blocks)
 
 
 def columns(space: Space, codes: np.ndarray, shared: tuple[tuple[int, int], ...]) -> dict[str, Any]:
