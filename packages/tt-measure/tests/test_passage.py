@@ -232,3 +232,35 @@ def test_a_row_that_lost_its_worker_is_built_where_nothing_else_is_held(crew):
     assert through._next(p) is second
     held.tries = 1
     assert through._next(p) is None
+
+
+def test_a_build_may_take_many_times_what_builds_take_here():
+    builds = Builds()
+    for _ in range(15):
+        builds.tell(1.0)
+    assert builds.limit_s(30.0) == 30.0, "few say nothing yet"
+    builds.tell(100.0)
+    assert builds.limit_s(30.0) == 25.0 and builds.limit_s(20.0) == 20.0, "25 medians, and never more than asked for"
+    quick = Builds([0.01] * 16)
+    assert quick.limit_s(30.0) == 5.0, "but five seconds"
+
+
+def test_builds_that_went_well_are_counted(crew):
+    one = crew(plainly)
+    rows = passage(one, ROWS[:3])
+    list(rows.results())
+    assert rows.rules.builds.seconds == [3.0] * 3
+
+
+def test_a_row_that_took_too_long_ahead_is_not_built_again(crew):
+    one = crew(lambda *_: ("build", signal.SIGALRM))
+    ahead = Ahead(one.team, 9.0, 4)
+    ahead.expect(TASK, ROWS[:1])
+    one.team.revive()
+    while one.team.busy():
+        one.team.pump()
+    ahead.work()
+    while (built := next(iter(ahead._built.values()))).job.ending is None:
+        one.team.pump()
+    assert built.job.ending.reason == "time"
+    assert ahead.take(TASK, ROWS[0]) is built, "its batch takes it as it is, and tells that it took too long"

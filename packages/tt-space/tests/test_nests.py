@@ -11,12 +11,12 @@ from tt_space import Both, Sketch, SketchPrograms, TemplatePrograms, WinogradPro
 from tt_space.nests.blocks import read_blocks
 from tt_space.nests.features import COUNTS, features_of
 from tt_space.nests.index import Affine, Atom, Differs, Loop, Uninterpreted, divided, remainder, uniform
-from tt_space.nests.interpreter import TRIES, Interpreter
+from tt_space.nests.interpreter import TRIES, Interpreter, signature
 from tt_space.nests.lower import lowered
 from tt_space.nests.schedule import NestSchedule
 from tt_space.packing import legalizers
 from tt_spec import draw
-from tvm import relax, te
+from tvm import relax, te, topi
 
 NATIVE = tvm.target.Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu(), "num-cores": 2})
 SLOW = settings(
@@ -249,6 +249,55 @@ def test_a_space_that_differs_from_tvm_is_refused():
     for _ in range(8):
         good(rows)
     assert good.refusal is None and good.checked == 16
+
+
+def silu(builder, x, w, b):
+    """With tt's own exponential, whose powers of two are shifts."""
+    y = builder.emit(relax.op.add(builder.emit(relax.op.matmul(x, w)), b))
+
+    def made(t):
+        power = topi.fast_exp(topi.negative(t))
+        return te.compute(t.shape, lambda *i: t[i] / (1.0 + power[i]), name="silu")
+
+    return builder.emit_te(made, y)
+
+
+def test_shifts_count_as_tvm_counts_them():
+    mod = lower(silu, [(6, 48), (48, 64), (64,)], packed=True)
+    assert "<<" in mod.script() or "shift_left" in mod.script()
+    programs = TemplatePrograms(mod, NATIVE)
+    rows = programs.space.canonical(draw(programs.space, set(), 24, np.random.default_rng(0)))
+    assert same(programs, rows) > 12
+
+
+def test_a_space_like_one_that_was_compared_is_compared_less():
+    def programs(depth, like):
+        made = TemplatePrograms(lower(dense, [(6, depth), (depth, 64), (64,)], packed=True), NATIVE)
+        rows = made.space.canonical(draw(made.space, set(), 24, np.random.default_rng(0)))
+        asked = []
+
+        def exact(row):
+            asked.append(tuple(row))
+            return made.exact(row)
+
+        return Interpreter(made.space, made._structure, exact, like), rows, asked, made
+
+    first, rows, asked, made = programs(48, "these tests")
+    for _ in range(9):
+        first(rows)
+    assert first.checked == len(asked) == 16
+    second, rows, asked, _ = programs(32, "these tests")
+    second(rows)
+    assert second.checked == len(asked) == 1
+    for _ in range(9):
+        second(rows)
+    assert second.checked == len(asked) == 4
+    other, rows, asked, _ = programs(32, None)
+    other(rows)
+    assert other.checked == 4, "one that is like no other"
+    mods = [lower(dense, [(6, depth), (depth, 64), (64,)], packed=True) for depth in (48, 32)]
+    assert len({signature(m, made.space) for m in mods}) == 1
+    assert signature(lower(silu, [(6, 48), (48, 64), (64,)], packed=True), made.space) != signature(mods[0], made.space)
 
 
 def test_joined_spaces_interpret_by_part():

@@ -23,6 +23,7 @@ from tt_spec.pieces.null_surrogate import NullSurrogate
 from tt_spec.pieces.random_searcher import RandomSearcher
 from tt_spec.pieces.synthetic import SyntheticMeasurer, synthetic_task
 from tt_spec.pieces.top_sampler import TopSampler
+from tt_spec.pipeline import _Chosen
 from tt_spec.testing import mixed_task, tiny_task, wide_task
 
 
@@ -341,6 +342,42 @@ def test_a_shared_model_learns_from_its_peers():
     turn(p)
     turn(p)
     assert [len(f) for f in alone.fits] == [1], "one task's model sees one task"
+
+
+def test_a_model_of_many_tasks_is_not_fitted_for_each_few_rows_of_one():
+    """Of 400 known rows a sixteenth is 25; the task that asks may have 15 more."""
+    model, peers = Recorder(shared=True), []
+    for i in range(2):
+        peers.append(pipeline(synthetic_task(f"task {i}", knobs=4), surrogate=model, peers=peers, batch=4))
+    for p in peers:
+        turn(p, 200)
+    peers[0].ask(1)
+    fits = len(model.fits)
+    turn(peers[0], 12)
+    peers[0].ask(1)
+    assert len(model.fits) == fits, "12 rows are few of 400"
+    turn(peers[0], 4)
+    peers[0].ask(1)
+    assert len(model.fits) == fits + 1, "16 of its own are not"
+    turn(peers[0], 13)
+    turn(peers[1], 11)
+    peers[1].ask(1)
+    assert len(model.fits) == fits + 1, "24 of 416"
+    turn(peers[0], 2)
+    peers[1].ask(1)
+    assert len(model.fits) == fits + 2, "26 of 416, 15 of one and 11 of the other"
+
+
+def test_rows_are_realised_as_there_are_places_and_more_where_they_are_refused():
+    programs = Fake()
+    p = pipeline(programs=programs)
+    p.ask(8)
+    assert programs.realised == 8
+    p._admit(p.space.sample(40, np.random.default_rng(1)), "search", chosen := _Chosen(), [], 5)
+    assert len(chosen.rows) == 5 and programs.realised == 13, "none of the 35 that come later"
+    hard = Fake(refuse=lambda row: row[0] % 2 == 0)
+    p = pipeline(programs=hard)
+    assert len(p.ask(8).codes) == 8 and hard.realised > 8
 
 
 def test_a_draft_guides_and_the_dear_model_verifies():
