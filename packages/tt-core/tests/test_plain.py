@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
+import tvm_ffi
 from tt_core import models
 from tt_core.compiler.plain import plain_operators
 from tvm import relax
@@ -73,3 +74,53 @@ def stacked(axis, keepdims):
 @pytest.mark.parametrize(("axis", "keepdims"), [(1, False), ([0, 1], False), (None, False), (0, True)])
 def test_another_reduction_of_what_was_stacked_stays(axis, keepdims):
     assert operators(passed(stacked(axis, keepdims))) == {"stack", "sum"}
+
+
+@pytest.mark.parametrize("shape", [(1,), (4, 1, 1), (1, 4, 1, 1)])
+@pytest.mark.parametrize("name", ["multiply", "add", "maximum", "subtract", "divide"])
+def test_a_constant_that_comes_first_or_is_flat_does_not_stop_a_layout(name, shape):
+    """A layout follows a constant of fewer dimensions, and of two operands with as many the first."""
+    rng = np.random.default_rng(0)
+    weight, number = rng.standard_normal((4, 3, 3, 3)).astype("float32"), np.full(shape, 0.5, "float32")
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((1, 3, 8, 8), "float32"))
+    behind = name in ("subtract", "divide")
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            y = builder.emit(relax.op.nn.conv2d(x, relax.const(weight), padding=1))
+            pair = (y, relax.const(number)) if behind else (relax.const(number), y)
+            y = builder.emit(getattr(relax.op, name)(*pair))
+            out = builder.emit_output(relax.op.nn.conv2d(y, relax.const(weight[:, :1]), groups=4))
+        builder.emit_func_output(out)
+    before = builder.get()
+    wanted = {"relax.nn.conv2d": ["NHWC", "OHWI"]}
+
+    def transposes(mod):
+        laid = relax.transform.FoldConstant()(relax.transform.ConvertLayout(wanted)(mod))
+        found = []
+
+        def visit(e):
+            found.extend([e] if isinstance(e, relax.Call) and e.op == tvm.ir.Op.get("relax.permute_dims") else [])
+
+        relax.analysis.post_order_visit(laid["main"], visit)
+        return len(found)
+
+    assert transposes(passed(before)) == 2, "the model's input and output alone"
+    data = rng.standard_normal((1, 3, 8, 8)).astype("float32")
+
+    def run(mod):
+        built = tvm.compile(relax.transform.LegalizeOps()(mod), target="llvm")
+        return relax.VirtualMachine(built, tvm.cpu())["main"](tvm.runtime.tensor(data)).numpy()
+
+    np.testing.assert_array_equal(run(passed(before)), run(before))
+
+
+def test_numbers_and_other_ranks_stay_as_they_are():
+    for shapes in ([(2, 3, 4), (4,)], [(2, 3, 4, 5), ()]):
+        builder = relax.BlockBuilder()
+        x = relax.Var("x", relax.TensorType(shapes[0], "float32"))
+        with builder.function("main", [x]):
+            with builder.dataflow():
+                out = builder.emit_output(relax.op.multiply(relax.const(np.ones(shapes[1], "float32")), x))
+            builder.emit_func_output(out)
+        assert tvm_ffi.structural_equal(passed(builder.get()), builder.get())

@@ -21,8 +21,8 @@ class Builds:
     """How long builds take in this run.
 
     A program that takes far longer to build than others is one that unrolls too much: of 570 candidates of two
-    detectors one took over 30 s and one 3.9 s, the others at most 1.2 s; the latter ran for 16 times as long as the best.
-    Meanwhile nothing is timed.
+    detectors one took over 30 s and one 3.9 s, the others at most 1.2 s; the second ran for 16 times as long as the
+    best. Meanwhile nothing is timed.
     """
 
     seconds: list[float] = field(default_factory=list)

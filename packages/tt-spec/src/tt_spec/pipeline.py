@@ -513,8 +513,8 @@ class Pipeline:
         )
 
     def _admit(self, codes: np.ndarray, origin: str, chosen: _Chosen, invalid: list[np.ndarray], n: int) -> int:
-        """Realise rows, at first as many as there are places, and take the new ones; returns how many rows became known,
-        so that callers can stop."""
+        """Realise rows, at first as many as there are places, and take the new ones; returns how many there were to
+        choose from, so that callers can stop."""
         if not len(codes):
             return 0
         codes = self.space.canonical(codes)

@@ -22,13 +22,13 @@ from tt_spec.roles import SpaceBuilder, Workload, missing
 from tvm import relax
 
 from tt_core.compiler import apart, elementary, series
+from tt_core.compiler.convolutions import as_conv2d
 from tt_core.compiler.fold import fold_constants
 from tt_core.compiler.permutation import one_permutation
 from tt_core.compiler.plain import plain_operators
 from tt_core.compiler.primfunc import as_module, outputs, same
 from tt_core.compiler.quantization import as_arithmetic, numbers_as_operands, present
 from tt_core.compiler.steps import PassesFor, Steps
-from tt_core.compiler.subpixel import subpixel
 from tt_core.errors import ModelError, TargetError, summary
 
 if TYPE_CHECKING:
@@ -243,7 +243,7 @@ def _run_passes(steps: Steps, target: Target, legalizers: Legalizers) -> None:
     steps.must(t.DecomposeOpsForInference(), t.CanonicalizeBindings())
     steps.may_parts("folding constants by TVM", *_fold(t.FoldConstant()))
     if target.kind.name in ("llvm", "c"):
-        steps.may("transposed convolutions as convolutions", subpixel, t.CanonicalizeBindings())
+        steps.may("convolutions of other kinds as two-dimensional ones", as_conv2d, t.CanonicalizeBindings())
         weights = "OIHW" if "relax.nn.conv2d" in legalizers else "HWIO"
         wanted = {"relax.nn.conv2d": ["NHWC", weights], "relax.nn.conv2d_transpose": ["NCHW", "IOHW"]}
         _lay_out(steps, wanted)

@@ -10,6 +10,8 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
+from tt_core.compiler.values import constant, dimensions
+
 __all__ = ["plain_operators"]
 
 _PAIRWISE: dict[str, Callable[[relax.Expr, relax.Expr], relax.Expr]] = {
@@ -20,13 +22,19 @@ _PAIRWISE: dict[str, Callable[[relax.Expr, relax.Expr], relax.Expr]] = {
 }
 """Reductions over stacked tensors, and what does the same for two of them."""
 
+_EITHER_WAY = frozenset(f"relax.{n}" for n in ("add", "multiply", "maximum", "minimum"))
+_ELEMENTWISE = _EITHER_WAY | {f"relax.{n}" for n in ("subtract", "divide", "power")}
+IMAGE = 4
+"""Dimensions of an image with batch and channels."""
+
 
 @tvm.transform.module_pass(opt_level=0, name="PlainOperators")
 def plain_operators(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
-    """Write two forms of TVM's ONNX importer as elementwise operators.
+    """Write forms of importers as elementwise operators at which no layout of convolutions stops and all is fused.
 
-    A Clip's bounds come as opaque functions. Sum, Mean, Max and Min come as a reduction over tensors that were
-    broadcast and stacked. At either, a layout of convolutions stops and nothing is fused.
+    TVM's ONNX importer makes opaque functions of a Clip's bounds, and of Sum, Mean, Max and Min a reduction over
+    tensors that were broadcast and stacked. Constants that an image is combined with often have fewer dimensions
+    than it, or come first.
     """
     rewriter = _Plain(mod)
     for var, func in mod.functions.items():
@@ -44,7 +52,26 @@ class _Plain(relax.PyExprMutator):
         if call.op == tvm.ir.Op.get("relax.call_tir"):
             return self._bound(call)
         name = str(getattr(call.op, "name", ""))
+        if name in _ELEMENTWISE:
+            return self._level(name, call)
         return self._pairwise(name, call) if name in _PAIRWISE else call
+
+    def _level(self, name: str, call: relax.Call) -> relax.Expr:
+        """Constants beside an image with as many dimensions as it has and, where the order does not matter, behind it:
+        a layout follows the operand with fewer dimensions and, of two with as many, the first."""
+        ranks = [len(dimensions(a) or ()) for a in call.args]
+        if IMAGE not in ranks or 0 in ranks:
+            return call
+        values = [constant(a, self.lookup_binding) for a in call.args]
+        args = [
+            a
+            if v is None or v.ndim >= IMAGE
+            else relax.const(v.reshape((1,) * (IMAGE - v.ndim) + v.shape), str(v.dtype))
+            for a, v in zip(call.args, values, strict=True)
+        ]
+        if values[0] is not None and values[1] is None and name in _EITHER_WAY:
+            args.reverse()
+        return relax.Call(call.op, args, call.attrs)
 
     def _bound(self, call: relax.Call) -> relax.Expr:
         name = re.sub(r"\d+$", "", call.args[0].name_hint)

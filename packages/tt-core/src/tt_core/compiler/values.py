@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import tvm
@@ -13,7 +14,7 @@ __all__ = ["constant", "dimensions"]
 
 def constant(expr: relax.Expr, bound: Callable[[relax.Var], relax.Expr | None]) -> np.ndarray | None:
     """The value of a constant, or of a variable that is `bound` to one; else None."""
-    value = bound(expr) if isinstance(expr, relax.Var) else expr
+    value: Any = bound(expr) if isinstance(expr, relax.Var) else expr
     return value.value.numpy() if isinstance(value, tvm.ir.GenericConst) else None
 
 
