@@ -292,6 +292,11 @@ def test_a_space_like_one_that_was_compared_is_compared_less():
     for _ in range(9):
         second(rows)
     assert second.checked == len(asked) == 4
+    third, rows, asked, _ = programs(32, "these tests")
+    third._refuse("for a reason")
+    fourth, rows, asked, _ = programs(32, "these tests")
+    fourth(rows)
+    assert fourth.checked == 4, "one of its like was refused"
     other, rows, asked, _ = programs(32, None)
     other(rows)
     assert other.checked == 4, "one that is like no other"

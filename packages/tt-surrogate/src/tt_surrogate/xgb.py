@@ -256,23 +256,24 @@ class _Model:
 
     def raw(self, task: Task, X: Any) -> np.ndarray:
         """Scores `(n,)` in the model's own unit."""
-        known = 0.0 if self.before is None else self.line[0] + self.line[1] * self.before.margins(task, X)
-        if not isinstance(X, Statements):
-            return known + self._trees(finite(X))
-        f = known + self._trees(rows_of(X, self.operator))
-        return self.bias + sum_statements(f, program_ids(X.offsets), len(X))
+        if isinstance(X, Statements):
+            return self.all_raw([(task, X, np.zeros(len(X)))])[0]
+        return self._known(task, X) + self._trees(finite(X))
 
     def all_raw(self, groups: Sequence[Group]) -> list[np.ndarray]:
-        """Scores of each group's rows, by one question to the trees for all groups."""
+        """Scores of each group's rows; over statements by one question to the trees for all groups."""
         if not all(isinstance(X, Statements) for _, X, _ in groups):
             return [self.raw(task, X) for task, X, _ in groups]
         f = self._trees(np.concatenate([rows_of(X, self.operator) for _, X, _ in groups]))
         found, start = [], 0
         for task, X, _ in groups:
-            mine = f[start : (start := start + len(X.values))]
-            known = 0.0 if self.before is None else self.line[0] + self.line[1] * self.before.margins(task, X)
-            found.append(self.bias + sum_statements(known + mine, program_ids(X.offsets), len(X)))
+            mine = self._known(task, X) + f[start : (start := start + len(X.values))]
+            found.append(self.bias + sum_statements(mine, program_ids(X.offsets), len(X)))
         return found
+
+    def _known(self, task: Task, X: Any) -> Any:
+        """The scores of before, of each row or statement."""
+        return 0.0 if self.before is None else self.line[0] + self.line[1] * self.before.margins(task, X)
 
     def _trees(self, rows: np.ndarray) -> np.ndarray:
         if self.booster is None or not len(rows):

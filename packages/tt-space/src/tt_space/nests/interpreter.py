@@ -115,13 +115,18 @@ class Interpreter:
             try:
                 theirs = found[i] = self._exact(codes[i])
             except ValueError:
-                self.refusal = f"row {row} has no program, and was interpreted"
+                self._refuse(f"row {row} has no program, and was interpreted")
                 return
             if mine is None or mine.shape != theirs.shape or not np.allclose(mine, theirs, rtol=1e-5, atol=1e-6):
-                self.refusal = f"row {row}: its features are not TVM's"
+                self._refuse(f"row {row}: its features are not TVM's")
                 return
             self.checked += 1
             _equal[self._like] += 1
+
+    def _refuse(self, why: str) -> None:
+        """Interpret no row any more, and trust no further space because it is like this one."""
+        self.refusal = why
+        del _equal[self._like]
 
     def _rows(self, codes: np.ndarray) -> list[np.ndarray | None]:
         found: list[np.ndarray | None] = [None] * len(codes)
