@@ -5,7 +5,19 @@ from __future__ import annotations
 import math
 
 import pytest
-from tt_core.stages import APPLY_S, MODELS_S, RACE_S, Ending, Stages, clock_text, past_endings, search_s
+from tt_core.stages import (
+    APPLY_S,
+    MODELS_S,
+    RACE_S,
+    RUNS,
+    UNTUNED_FLOPS,
+    WEIGHT_S,
+    Ending,
+    Stages,
+    clock_text,
+    past_endings,
+    search_s,
+)
 from tt_spec import VirtualClock
 from tt_spec.pieces.memory_store import MemoryStore
 
@@ -15,16 +27,19 @@ def test_the_end_of_a_run_by_hand():
     assert ending.retime_s == pytest.approx(10 * RACE_S)
     assert ending.compile_s == pytest.approx(0.5 * 8 + 10 * APPLY_S)
     assert ending.total_s == pytest.approx(10 * RACE_S + 4 + 10 * APPLY_S + MODELS_S)
+    heavy = Ending.of(10, 8.0, flops=3 * UNTUNED_FLOPS, size=10**8)
+    assert heavy.models_s == pytest.approx(MODELS_S + 3 * RUNS), "a slow model is run a few times, untuned"
+    assert heavy.compile_s == pytest.approx(ending.compile_s + 1e8 * WEIGHT_S)
 
 
 def test_earlier_runs_say_how_long_it_takes():
     alone = Ending.of(10, 8.0)
-    told = Ending.of(10, 8.0, [0.8 * alone.total_s, 1.5 * alone.total_s])
+    told = Ending.of(10, 8.0, past=[0.8 * alone.total_s, 1.5 * alone.total_s])
     assert told.total_s == pytest.approx(1.5 * alone.total_s)
     assert told.compile_s == pytest.approx(1.5 * alone.compile_s)
-    assert Ending.of(10, 8.0, [3600.0, 1.5 * alone.total_s]) == told, "a clock that was set is no end of an hour"
-    assert Ending.of(10, 8.0, [3600.0]) == alone
-    quick = Ending.of(10, 8.0, [1.0])
+    assert Ending.of(10, 8.0, past=[3600.0, 1.5 * alone.total_s]) == told, "a clock that was set is no end of an hour"
+    assert Ending.of(10, 8.0, past=[3600.0]) == alone
+    quick = Ending.of(10, 8.0, past=[1.0])
     assert quick.total_s == pytest.approx(0.5 * alone.total_s), "one run that was cut short does not take all of it"
 
 

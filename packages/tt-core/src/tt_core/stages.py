@@ -20,8 +20,15 @@ most of it."""
 APPLY_S = 0.07
 """Applying an operator's winner before the model is compiled; its space is open."""
 
-MODELS_S = 12.0
-"""Loading, timing and running the whole model twice, and its peer; ending the workers."""
+MODELS_S = 10.0
+"""Loading, timing and running the whole model, and its peer; ending the workers."""
+
+RUNS, UNTUNED_FLOPS = 4.0, 2e9
+"""How often the untuned model is run for that, and how fast: what TVM makes of convolutions unasked, by one core of a
+server, vectors or not."""
+
+WEIGHT_S = 4e-8
+"""Packing a byte of weights for the tuned programs, and writing it."""
 
 AGAIN = 0.5
 """Compiling the tuned model beside the untuned one, which comes first, while the workers start: 0.29 and 0.56 of its
@@ -52,15 +59,20 @@ class Ending:
     models_s: float = 0.0
 
     @classmethod
-    def of(cls, operators: int, untuned_s: float, past: Sequence[float] = ()) -> Ending:
+    def of(
+        cls, operators: int, untuned_s: float, flops: float = 0.0, size: int = 0, past: Sequence[float] = ()
+    ) -> Ending:
         """The end of a run with so many operators.
 
         Args:
             untuned_s: What compiling and writing the untuned model took, which every such run does first.
+            flops: Of the whole model.
+            size: Bytes of the untuned model's file, most of which are weights.
             past: What the ends of earlier runs of this model took; the longest counts instead of the estimate, if it
                 is more than half of that: an end that ran out of time says little.
         """
-        parts = RACE_S * operators, AGAIN * untuned_s + APPLY_S * operators, MODELS_S
+        compile_s = AGAIN * untuned_s + APPLY_S * operators + WEIGHT_S * size
+        parts = RACE_S * operators, compile_s, MODELS_S + RUNS * flops / UNTUNED_FLOPS
         scales = [s / sum(parts) for s in past if s <= MOST_OF_PAST * sum(parts)]
         scale = max(*scales, LEAST_OF_PAST) if scales else 1.0
         return cls(*(scale * p for p in parts))

@@ -139,7 +139,9 @@ def _open(request: Request, plugins: Plugins, stages: Stages, stack: ExitStack, 
         ending = Ending()
         if untuned is not None:
             ends = past_endings(store, ready.model.name, past.device, past.last)
-            ending = Ending.of(len(ready.lowered.tasks), untuned.seconds, ends)
+            tasks = ready.lowered.tasks
+            flops, size = sum(t.weight * t.flops for t in tasks), untuned.path.stat().st_size
+            ending = Ending.of(len(tasks), untuned.seconds, flops, size, ends)
         made = dataclasses.replace(made, stoppers=[*made.stoppers, *request.budget(plugins, stages.apart_s(ending))])
     said += past.remarks
     kept = request, ready, store, measurer, stages, about, made, others, untuned, ending, plugins, said, service

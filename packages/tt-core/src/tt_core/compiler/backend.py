@@ -227,15 +227,21 @@ class TvmBackend:
 
         One that is `HOPELESS` times slower than the fastest is not timed again: its list has one entry. Rounds of
         models so short that they would hold more than `ENOUGH` executions are cut, to a sixth at most; one execution
-        of a model that takes longer than a round needs no other to warm up. Where `seconds` are long over, e.g. because
-        others use the machine, `LEAST_ROUNDS` have to do.
+        of a model that takes longer than a round needs no other to warm up, and is the whole first round. Where
+        `seconds` are long over, e.g. because others use the machine, `LEAST_ROUNDS` have to do.
         """
         self._seat.run()
         began = time.perf_counter()
         runners, share = [Runner(path) for path in paths], seconds / rounds / len(paths)
         tell = runners[0].probe()
         state_s = None if tell is None else state(tell)
-        medians = [[float(np.median(r.time(inputs, share, state_s=state_s).seconds))] for r in runners]
+
+        def look(runner: Runner) -> float:
+            once = runner.time(inputs, 0.0, 1, warm=False, state_s=state_s).seconds[0]
+            long = once > share
+            return once if long else float(np.median(runner.time(inputs, share, warm=False, state_s=state_s).seconds))
+
+        medians = [[look(r)] for r in runners]
         fastest = min(m[0] for m in medians)
         share = min(share, max(ENOUGH * fastest, share / 6))
         for done in range(1, rounds):
