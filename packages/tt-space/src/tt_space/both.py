@@ -14,18 +14,20 @@ from tt_space.intrinsics import import_intrinsics
 from tt_space.packing import legalizers
 from tt_space.programs import InvalidRow, Programs, Repacked
 from tt_space.recurrent import STEP, RecurrentPrograms, has_step
+from tt_space.rows import RowPrograms, has_rows
 from tt_space.sketch import SketchPrograms
 from tt_space.template import TemplatePrograms, has_template
 from tt_space.winograd import WinogradPrograms, has_winograd
 
 __all__ = ["Both", "Template", "Union"]
 
-PRIOR = {"template": 5.0, "recurrent": 5.0, "winograd": 2.0, "sketch": 1.0}
+PRIOR = {"template": 5.0, "recurrent": 5.0, "winograd": 2.0, "rows": 2.0, "sketch": 1.0}
 """Shares of random rows by part of a space: good programs are frequent in templates."""
 
 
 class Template:
-    """Templates of convolutions, matrix products and recurrent steps, sketches of all other operators."""
+    """Templates of convolutions, matrix products, recurrent steps and reductions of rows, sketches of all other
+    operators."""
 
     legalizers = staticmethod(legalizers)
 
@@ -56,7 +58,9 @@ class Both:
 def _templates(mod: tvm.IRModule, target: tvm.target.Target) -> list[Programs]:
     if STEP in (mod["main"].attrs or {}):  # a step's constants stay as they are: no Winograd
         return [RecurrentPrograms(mod, target)] if has_step(mod) else []
-    found: list[Programs] = [TemplatePrograms(mod, target)] if has_template(mod) else []
+    if not has_template(mod):
+        return [RowPrograms(mod, target)] if has_rows(mod) else []
+    found: list[Programs] = [TemplatePrograms(mod, target)]
     return [*found, WinogradPrograms(mod, target)] if has_winograd(mod) else found
 
 
