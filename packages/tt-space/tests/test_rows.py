@@ -128,3 +128,7 @@ def test_a_vector_times_a_matrix_is_a_reduction_of_rows():
 
 def test_rows_stand_beside_sketches():
     assert Both().open(softmax((4, 40)), NATIVE).space.name == "rows+sketch"
+
+
+def test_rows_are_for_cpus():
+    assert Both().open(softmax((4, 40)), tvm.target.Target("nvidia/geforce-rtx-3080")).space.name == "sketch"

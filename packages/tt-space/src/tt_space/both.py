@@ -59,7 +59,7 @@ def _templates(mod: tvm.IRModule, target: tvm.target.Target) -> list[Programs]:
     if STEP in (mod["main"].attrs or {}):  # a step's constants stay as they are: no Winograd
         return [RecurrentPrograms(mod, target)] if has_step(mod) else []
     if not has_template(mod):
-        return [RowPrograms(mod, target)] if has_rows(mod) else []
+        return [RowPrograms(mod, target)] if target.kind.name == "llvm" and has_rows(mod) else []
     found: list[Programs] = [TemplatePrograms(mod, target)]
     return [*found, WinogradPrograms(mod, target)] if has_winograd(mod) else found
 
