@@ -367,3 +367,26 @@ def test_a_model_longer_than_a_round_of_the_race_does_not_warm_up_again(monkeypa
     assert TvmBackend().race_models(["a", "b"], {}, 6.0, 10) == [[each_s] * 10] * 2
     first = [[(model, 1, False), (model, 3, False)][: 2 if warm else 1] for model in "ab"]
     assert told == [*first[0], *first[1], *[("a", 1, warm), ("b", 1, warm)] * 9]
+
+
+@pytest.mark.parametrize("many", [2**12, 2**14])
+def test_a_program_that_computes_most_of_it_again_and_again_is_not_built(many):
+    """Each element sums a whole row that the operator sums once: 2^24 operations may pass, 2^28 may not."""
+    x = te.placeholder((many,), name="x")
+    k, again = te.reduce_axis((0, many), name="k"), te.reduce_axis((0, many), name="again")
+    total = te.compute((1,), lambda i: te.sum(x[k], axis=k), name="total")
+    once = te.compute((many,), lambda i: x[i] - total[0], name="once")
+    each = te.compute((many,), lambda i: te.sum(x[again] - x[i], axis=again), name="each")
+    mods = [tvm.IRModule({"main": te.create_prim_func([x, out])}) for out in (once, each)]
+
+    class Sketches:
+        def apply(self, row):
+            return tvm.s_tir.Schedule(mods[int(row[0])])
+
+    work = module._Workload(mods[0], target.resolve("native"), Sketches(), Seat())
+    assert work.schedule(np.array([0])).mod is not None
+    if many == 2**12:
+        assert work.schedule(np.array([1])).mod is not None
+    else:
+        with pytest.raises(ValueError, match="times the operator's arithmetic"):
+            work.schedule(np.array([1]))

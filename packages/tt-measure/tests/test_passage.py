@@ -11,7 +11,7 @@ from tt_measure.ahead import Ahead
 from tt_measure.fixed import Fixed
 from tt_measure.passage import GAUGE_S, TRIES, Passage, _entropy
 from tt_measure.process import WorkerError
-from tt_measure.rules import Builds, Rules, Verdict
+from tt_measure.rules import Builds, Rules, Verdict, run_limit_s
 from tt_spec.errors import PieceFailure
 from tt_spec.testing.examples import wide_task
 from tt_spec.types import Bar, Timing
@@ -243,6 +243,13 @@ def test_a_build_may_take_many_times_what_builds_take_here():
     assert builds.limit_s(30.0) == 25.0 and builds.limit_s(20.0) == 20.0, "25 medians, and never more than asked for"
     quick = Builds([0.01] * 16)
     assert quick.limit_s(30.0) == 5.0, "but five seconds"
+
+
+def test_a_run_may_take_many_times_what_the_best_program_takes():
+    assert run_limit_s(20.0, Bar()) == 20.0, "nothing is known yet"
+    assert run_limit_s(20.0, Bar(incumbent_s=0.01)) == 10.0 and run_limit_s(20.0, Bar(incumbent_s=1.0)) == 20.0
+    assert run_limit_s(20.0, Bar(incumbent_s=1e-4)) == 5.0, "a busy machine may stop for a while"
+    assert run_limit_s(2.0, Bar(incumbent_s=1e-4)) == 2.0, "never more than asked for"
 
 
 def test_builds_that_went_well_are_counted(crew):

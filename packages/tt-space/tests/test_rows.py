@@ -28,6 +28,12 @@ def layer_norm(shape):
     return module(x, scale, bias, topi.nn.layer_norm(x, scale, bias, [len(shape) - 1], 1e-5))
 
 
+def masked(shape):
+    """Softmax with a mask that all but the last two axes share."""
+    x, mask = te.placeholder(shape, name="x"), te.placeholder(shape[-2:], name="mask")
+    return module(x, mask, topi.nn.fast_softmax(topi.add(x, mask), -1))
+
+
 def mean(shape):
     x = te.placeholder(shape, name="x")
     return module(x, topi.divide(topi.sum(x, -1, True), float(shape[-1])))
@@ -45,6 +51,9 @@ def by_numpy(kind, x, *more):
     if kind is softmax:
         e = np.exp(0.5 * x - np.max(0.5 * x, -1, keepdims=True))
         return (e / e.sum(-1, keepdims=True) * 255.0).astype("int32")
+    if kind is masked:
+        e = np.exp(x + more[0] - np.max(x + more[0], -1, keepdims=True))
+        return e / e.sum(-1, keepdims=True)
     if kind is layer_norm:
         return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5) * more[0] + more[1]
     if kind is mean:
@@ -60,7 +69,7 @@ def ran(programs, row, inputs, out):
 
 @settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    st.sampled_from([softmax, layer_norm, mean, spread]),
+    st.sampled_from([softmax, layer_norm, masked, mean, spread]),
     st.lists(st.integers(1, 4), min_size=1, max_size=3),
     st.integers(2, 150),
     st.integers(0, 2**31),

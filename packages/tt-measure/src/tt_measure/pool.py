@@ -24,7 +24,7 @@ from tt_measure.lock import TimingLock
 from tt_measure.parts import Part, in_parts
 from tt_measure.passage import Passage
 from tt_measure.process import GRACE_S, CallError, Ending, Process, WorkerError
-from tt_measure.rules import Builds, Rules
+from tt_measure.rules import Builds, Rules, run_limit_s
 from tt_measure.team import POLL_S, Team, end_all
 
 __all__ = ["WorkerPool"]
@@ -52,7 +52,8 @@ class WorkerPool:
         evaluator: Decides the runs of a candidate; must be picklable. None is `Fixed()`.
         build_timeout_s: Of one build, until it is known how long they take here (`tt_measure.rules.Builds`).
             (default: 30)
-        run_timeout_s: Of one evaluation; None is the bar's cap and 10 s.
+        run_timeout_s: Of one evaluation, less where the task has a fast program (`tt_measure.rules.run_limit_s`). None
+            is the bar's cap and 10 s.
         check_timeout_s: Of one comparison with the untuned program, which the backend may run first. (default: 120)
         realise_timeout_s: Of one call to `realise` or `features` (at most 64 rows). (default: 30)
         start_timeout_s: Of importing the backend. (default: 120)
@@ -106,7 +107,7 @@ class WorkerPool:
     def measure(self, task: Task, codes: np.ndarray, bar: Bar) -> Iterator[Trial]:
         """One trial per row, in order of completion. Close the iterator to abandon the rest."""
         self._reference.settle()
-        return Passage(self._ready(), task, codes, bar, self._rules(bar.cap_s), self._expected()).results()
+        return Passage(self._ready(), task, codes, bar, self._rules(bar), self._expected()).results()
 
     def expect(self, task: Task, codes: np.ndarray) -> None:
         """Rows that `measure` will be asked for soon: workers build them while they would wait."""
@@ -122,7 +123,7 @@ class WorkerPool:
 
     def retime(self, task: Task, codes: np.ndarray) -> Iterator[Trial]:
         """Time rows again whose programs a worker still holds, in turns within each worker; the others are left out."""
-        team, rules = self._ready(), self._rules(Bar().cap_s)
+        team, rules = self._ready(), self._rules(Bar())
         wanted = {token(row): tuple(map(int, row)) for row in np.ascontiguousarray(codes, dtype=np.int64)}
         for p in list(team.processes):
             mine = {row: name for row, name in p.kept.get(task.key, {}).items() if row in wanted}
@@ -148,8 +149,8 @@ class WorkerPool:
         self._reference.settle()
         return self._reference.rescaled(task.key)
 
-    def _rules(self, cap_s: float) -> Rules:
-        run_s = cap_s + 10.0 if self.run_timeout_s is None else self.run_timeout_s
+    def _rules(self, bar: Bar) -> Rules:
+        run_s = run_limit_s(bar.cap_s + 10.0 if self.run_timeout_s is None else self.run_timeout_s, bar)
         evaluator = Fixed() if self.evaluator is None else self.evaluator
         limits = (self._builds.limit_s(self.build_timeout_s), run_s, self.check_timeout_s)
         return Rules(*limits, self.verify, self.chunk, evaluator, self.seed, self._reference, self._builds)

@@ -6,10 +6,10 @@ import bisect
 from dataclasses import dataclass, field
 
 from tt_spec.roles import Evaluator
-from tt_spec.types import Task, Timing
+from tt_spec.types import Bar, Task, Timing
 from tt_spec.windows import Reference, Seen
 
-__all__ = ["Builds", "Rules", "Terms", "Verdict"]
+__all__ = ["Builds", "Rules", "Terms", "Verdict", "run_limit_s"]
 
 USUAL, LONG, LEAST_S = 16, 25.0, 5.0
 """Builds after which it is known how long they take here, times the median that one may take, and seconds that each
@@ -36,6 +36,16 @@ class Builds:
         if len(self.seconds) < USUAL:
             return most_s
         return min(most_s, max(LEAST_S, LONG * self.seconds[len(self.seconds) // 2]))
+
+
+SLOWER, LEAST_RUN_S = 1000.0, 5.0
+"""Times the best program's seconds that an evaluation may take, and seconds that each may."""
+
+
+def run_limit_s(most_s: float, bar: Bar) -> float:
+    """Seconds that an evaluation may take, `most_s` at most: once a task has a program, one that is hundreds of times
+    slower is not waited for. Of a softmax five had taken 95 of a search's 151 s."""
+    return min(most_s, max(LEAST_RUN_S, SLOWER * bar.incumbent_s))
 
 
 @dataclass(frozen=True)

@@ -31,13 +31,8 @@ VERSION = "1"
 VECTORS = (1, 2, 4, 8)
 """Registers that hold the partial results of a reduction: so many run at a time, each waiting for its last sum."""
 
-_NEUTRAL: dict[type, Callable[[str], float | None]] = {
-    tirx.Add: lambda dtype: 0.0,
-    tirx.Mul: lambda dtype: 1.0,
-    tirx.Max: lambda dtype: None,
-    tirx.Min: lambda dtype: None,
-}
-"""What a reduction starts from, if each lane may do so; None is any value."""
+_JOINED: dict[type, float | None] = {tirx.Add: 0.0, tirx.Mul: 1.0, tirx.Max: None, tirx.Min: None}
+"""How two partial results become one, with the number that each lane may start from; None is any."""
 
 
 class RowPrograms(TemplateRows):
@@ -187,13 +182,11 @@ def _stores(body: tirx.Stmt) -> list[tirx.BufferStore] | None:
 def _reduction(part: _Part, start: tirx.BufferStore) -> _Part | None:
     """A part whose value joins what was stored before with an element's."""
     joined, value = type(part.value), part.value
-    if joined not in _NEUTRAL or not isinstance(start.value, tirx.FloatImm | tirx.IntImm):
+    if joined not in _JOINED or not isinstance(start.value, tirx.FloatImm | tirx.IntImm):
         return None
-    neutral = _NEUTRAL[joined](str(part.target.dtype))
-    if not _reads(value.a, part.target) or (neutral is not None and float(start.value.value) != neutral):
+    if _JOINED[joined] is not None and float(start.value.value) != _JOINED[joined]:
         return None
-    own = [load for load in _loads(value.b) if load.source.same_as(part.target)]
-    if own:
+    if not _reads(value.a, part.target) or any(load.source.same_as(part.target) for load in _loads(value.b)):
         return None
     return _Part(part.target, part.indices, value.b, part.rows, part.column, joined, start.value)
 
@@ -205,31 +198,25 @@ def _reads(value: Any, buffer: tirx.Buffer) -> bool:
 
 def _local(parts: Sequence[_Part], inner: Sequence[tirx.Buffer]) -> bool:
     """Whether what a part reads of another's results is of its own row, and of its own element, and there already."""
-    made: dict[tirx.Buffer, bool] = {}
+    made: list[tuple[tirx.Buffer, bool]] = []
     for p in parts:
         for load in _loads(p.value):
-            wide = next((w for b, w in made.items() if b.same_as(load.source)), None)
-            if wide is None:
-                if _in(load.source, inner):
-                    return False
-            elif not _at(load.indices, load.source, p, wide):
+            wide = next((w for buffer, w in made if buffer.same_as(load.source)), None)
+            if _in(load.source, inner) if wide is None else not _at(load.indices, load.source, p, wide):
                 return False
+        if _in(p.target, [buffer for buffer, _ in made]):
+            return False
         wide = p.column is not None and p.joined is None
-        if not _at(p.indices, p.target, p, wide) and _in(p.target, inner):
-            return False
-        if any(b.same_as(p.target) for b in made):
-            return False
-        made[p.target] = wide and _at(p.indices, p.target, p, wide)
-        if wide and not made[p.target]:
-            made.pop(p.target)  # e.g. written in another shape; nobody may read it
-            if any(x.source.same_as(p.target) for q in parts for x in _loads(q.value)):
-                return False
+        if _at(p.indices, p.target, p, wide):
+            made.append((p.target, wide))
+        elif _in(p.target, inner) or _in(p.target, [load.source for q in parts for load in _loads(q.value)]):
+            return False  # another shape of the caller's is no matter where nobody reads it
     return True
 
 
 def _straight(part: _Part, rows: int, columns: int) -> bool:
-    """Whether a part walks along the last axis of what it reads and stores, and no row reads what another one does, but
-    for one row that all of them share: a matrix product is no reduction of rows."""
+    """Whether a part walks along the last axis of what it reads and stores. What is reduced is read once, or is one row
+    that all rows share: a matrix product is no reduction of rows."""
     if part.column is None:
         return True
     wide = [(load.source, load.indices) for load in _loads(part.value)]
@@ -239,7 +226,7 @@ def _straight(part: _Part, rows: int, columns: int) -> bool:
         if any(v.same_as(part.column) for i in others for v in _variables(i)):
             return False
         if last.same_as(part.column):
-            if columns < math.prod(map(int, buffer.shape)) < rows * columns:
+            if part.joined and columns < math.prod(map(int, buffer.shape)) < rows * columns:
                 return False
         elif any(v.same_as(part.column) for v in _variables(last)):
             return False

@@ -9,6 +9,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 from weakref import WeakValueDictionary
 
@@ -57,6 +58,10 @@ STATE_S = 5.0
 
 LEAST_ROUNDS = 4
 """Rounds of a race of models that is late."""
+
+EXCESS, FEW_OPERATIONS = 32.0, 2e8
+"""How many times the operator's arithmetic a program may do, and how much it may do whatever the operator is: a
+millisecond's worth. A sketch may compute a row's sum again for each of its elements, and take 20 s instead of 1 ms."""
 
 ENOUGH = 200
 """Executions of a model after which a round of a race knows its median."""
@@ -298,6 +303,13 @@ class TvmCandidate:
         return None
 
 
+def _operations(mod: tvm.IRModule) -> float:
+    """Operations of a program, what is computed again counting again; 0 where TVM cannot count them."""
+    with suppress(Exception):  # TVM raises several types
+        return float(tvm.s_tir.analysis.estimate_tir_flops(mod))
+    return 0.0
+
+
 class _Workload:
     """An open task: its space and what all its candidates share."""
 
@@ -323,8 +335,18 @@ class _Workload:
     def schedule(self, row: np.ndarray) -> tvm.s_tir.Schedule:
         name = token(row)
         if name not in self._schedules:
-            self.keep(row, self.programs.apply(row))
+            made = self.programs.apply(row)
+            done = _operations(made.mod)
+            if done > max(EXCESS * self.operations, FEW_OPERATIONS) and self.operations:
+                times = done / self.operations
+                raise ValueError(f"the program does {times:.0f} times the operator's arithmetic")
+            self.keep(row, made)
         return self._schedules[name]
+
+    @cached_property
+    def operations(self) -> float:
+        """Of the operator itself; 0 where TVM cannot count them."""
+        return _operations(self.mod)
 
     def interpreted(self, codes: np.ndarray) -> list[np.ndarray | None]:
         """Features of rows whose programs need not be made for them."""
