@@ -242,7 +242,7 @@ def test_a_build_may_take_many_times_what_builds_take_here():
     builds.tell(100.0)
     assert builds.limit_s(30.0) == 25.0 and builds.limit_s(20.0) == 20.0, "25 medians, and never more than asked for"
     quick = Builds([0.01] * 16)
-    assert quick.limit_s(30.0) == 5.0, "but five seconds"
+    assert quick.limit_s(30.0) == 2.5, "but a machine may be busy for a while"
 
 
 def test_a_run_may_take_many_times_what_the_best_program_takes():
