@@ -12,6 +12,7 @@ from tvm.s_tir import Schedule
 
 from tt_space.intrinsics import import_intrinsics
 from tt_space.packing import legalizers
+from tt_space.pointwise import PointwisePrograms, has_pointwise
 from tt_space.programs import InvalidRow, Programs, Repacked
 from tt_space.recurrent import STEP, RecurrentPrograms, has_step
 from tt_space.rows import RowPrograms, has_rows
@@ -21,13 +22,13 @@ from tt_space.winograd import WinogradPrograms, has_winograd
 
 __all__ = ["Both", "Template", "Union"]
 
-PRIOR = {"template": 5.0, "recurrent": 5.0, "winograd": 2.0, "rows": 2.0, "sketch": 1.0}
+PRIOR = {"template": 5.0, "recurrent": 5.0, "pointwise": 5.0, "winograd": 2.0, "rows": 2.0, "sketch": 1.0}
 """Shares of random rows by part of a space: good programs are frequent in templates."""
 
 
 class Template:
-    """Templates of convolutions, matrix products, recurrent steps and reductions of rows, sketches of all other
-    operators."""
+    """Templates of convolutions, matrix products, recurrent steps, reductions of rows and of what reduces nothing;
+    sketches elsewhere."""
 
     legalizers = staticmethod(legalizers)
 
@@ -59,9 +60,15 @@ def _templates(mod: tvm.IRModule, target: tvm.target.Target) -> list[Programs]:
     if STEP in (mod["main"].attrs or {}):  # a step's constants stay as they are: no Winograd
         return [RecurrentPrograms(mod, target)] if has_step(mod) else []
     if not has_template(mod):
-        return [RowPrograms(mod, target)] if target.kind.name == "llvm" and has_rows(mod) else []
+        return _light(mod, target) if target.kind.name == "llvm" else []
     found: list[Programs] = [TemplatePrograms(mod, target)]
     return [*found, WinogradPrograms(mod, target)] if has_winograd(mod) else found
+
+
+def _light(mod: tvm.IRModule, target: tvm.target.Target) -> list[Programs]:
+    if has_pointwise(mod):
+        return [PointwisePrograms(mod, target)]
+    return [RowPrograms(mod, target)] if has_rows(mod) else []
 
 
 def _joined(parts: list[Programs]) -> Programs:
