@@ -13,6 +13,7 @@ from tvm.s_tir import Schedule
 from tt_space.intrinsics import import_intrinsics
 from tt_space.packing import legalizers
 from tt_space.pointwise import PointwisePrograms, has_pointwise
+from tt_space.pooling import PoolingPrograms, has_pooling
 from tt_space.programs import InvalidRow, Programs, Repacked
 from tt_space.recurrent import STEP, RecurrentPrograms, has_step
 from tt_space.rows import RowPrograms, has_rows
@@ -22,13 +23,21 @@ from tt_space.winograd import WinogradPrograms, has_winograd
 
 __all__ = ["Both", "Template", "Union"]
 
-PRIOR = {"template": 5.0, "recurrent": 5.0, "pointwise": 5.0, "winograd": 2.0, "rows": 2.0, "sketch": 1.0}
+PRIOR = {
+    "template": 5.0,
+    "recurrent": 5.0,
+    "pointwise": 5.0,
+    "winograd": 2.0,
+    "rows": 2.0,
+    "pooling": 2.0,
+    "sketch": 1.0,
+}
 """Shares of random rows by part of a space: good programs are frequent in templates."""
 
 
 class Template:
-    """Templates of convolutions, matrix products, recurrent steps, reductions of rows and of what reduces nothing;
-    sketches elsewhere."""
+    """Templates of convolutions, matrix products, recurrent steps, reductions of rows, pools, and of what reduces
+    nothing; sketches elsewhere."""
 
     legalizers = staticmethod(legalizers)
 
@@ -68,7 +77,9 @@ def _templates(mod: tvm.IRModule, target: tvm.target.Target) -> list[Programs]:
 def _light(mod: tvm.IRModule, target: tvm.target.Target) -> list[Programs]:
     if has_pointwise(mod):
         return [PointwisePrograms(mod, target)]
-    return [RowPrograms(mod, target)] if has_rows(mod) else []
+    if has_rows(mod):
+        return [RowPrograms(mod, target)]
+    return [PoolingPrograms(mod, target)] if has_pooling(mod) else []
 
 
 def _joined(parts: list[Programs]) -> Programs:

@@ -9,13 +9,14 @@ from typing import Any, Protocol
 
 import numpy as np
 import tvm
+import tvm_ffi
 from tt_spec import Space
 from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 
 from tt_space.intrinsics import import_intrinsics
 
-__all__ = ["Features", "InvalidRow", "Programs", "Repacked", "TemplateRows", "copied", "first_line"]
+__all__ = ["Features", "InvalidRow", "Programs", "Repacked", "TemplateRows", "copied", "first_line", "loads_of"]
 
 
 class InvalidRow(ValueError):
@@ -125,6 +126,13 @@ def first_line(e: BaseException) -> str:
     """The first line of TVM's message that is not blank, at most 300 characters."""
     lines = [line.strip() for line in str(e).splitlines() if line.strip()]
     return (lines[0] if lines else type(e).__name__)[:300]
+
+
+def loads_of(value: Any) -> list[Any]:
+    """The loads in an expression."""
+    found: list[Any] = []
+    tvm_ffi.structural_walk(value, (tvm.ir.TensorLoad, found.append))
+    return found
 
 
 def copied(mod: tvm.IRModule) -> Schedule:

@@ -23,7 +23,7 @@ from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize, Schedule
 
 from tt_space.machine import vector_unit
-from tt_space.programs import Features, TemplateRows, copied
+from tt_space.programs import Features, TemplateRows, copied, loads_of
 
 __all__ = ["RowPrograms", "has_rows"]
 
@@ -186,13 +186,13 @@ def _reduction(part: _Part, start: tirx.BufferStore) -> _Part | None:
         return None
     if _JOINED[joined] is not None and float(start.value.value) != _JOINED[joined]:
         return None
-    if not _reads(value.a, part.target) or any(load.source.same_as(part.target) for load in _loads(value.b)):
+    if not _reads(value.a, part.target) or any(load.source.same_as(part.target) for load in loads_of(value.b)):
         return None
     return _Part(part.target, part.indices, value.b, part.rows, part.column, joined, start.value)
 
 
 def _reads(value: Any, buffer: tirx.Buffer) -> bool:
-    loads = _loads(value)
+    loads = loads_of(value)
     return len(loads) == 1 and loads[0].same_as(value) and loads[0].source.same_as(buffer)
 
 
@@ -200,7 +200,7 @@ def _local(parts: Sequence[_Part], inner: Sequence[tirx.Buffer]) -> bool:
     """Whether what a part reads of another's results is of its own row, and of its own element, and there already."""
     made: list[tuple[tirx.Buffer, bool]] = []
     for p in parts:
-        for load in _loads(p.value):
+        for load in loads_of(p.value):
             wide = next((w for buffer, w in made if buffer.same_as(load.source)), None)
             if _in(load.source, inner) if wide is None else not _at(load.indices, load.source, p, wide):
                 return False
@@ -209,7 +209,7 @@ def _local(parts: Sequence[_Part], inner: Sequence[tirx.Buffer]) -> bool:
         wide = p.column is not None and p.joined is None
         if _at(p.indices, p.target, p, wide):
             made.append((p.target, wide))
-        elif _in(p.target, inner) or _in(p.target, [load.source for q in parts for load in _loads(q.value)]):
+        elif _in(p.target, inner) or _in(p.target, [load.source for q in parts for load in loads_of(q.value)]):
             return False  # another shape of the caller's is no matter where nobody reads it
     return True
 
@@ -219,7 +219,7 @@ def _straight(part: _Part, rows: int, columns: int) -> bool:
     that all rows share: a matrix product is no reduction of rows."""
     if part.column is None:
         return True
-    wide = [(load.source, load.indices) for load in _loads(part.value)]
+    wide = [(load.source, load.indices) for load in loads_of(part.value)]
     wide += [] if part.joined else [(part.target, part.indices)]
     for buffer, indices in wide:
         *others, last = [i for i, d in zip(indices, buffer.shape, strict=True) if int(d) > 1] or [_number(0)]
@@ -255,18 +255,12 @@ def _passes(parts: Sequence[_Part]) -> list[_Pass]:
             found[-1].after.append(p)
             late.append(p.target)
             continue
-        if any(_in(load.source, late) for load in _loads(p.value)):
+        if any(_in(load.source, late) for load in loads_of(p.value)):
             found.append(_Pass())
             late = []
         found[-1].each.append(p)
         if p.joined:
             late.append(p.target)
-    return found
-
-
-def _loads(value: Any) -> list[Any]:
-    found: list[Any] = []
-    tvm_ffi.structural_walk(value, (tvm.ir.TensorLoad, found.append))
     return found
 
 
