@@ -16,7 +16,7 @@ from tt_spec import Knob, Space
 from tvm import tirx
 from tvm.s_tir import Schedule
 
-from tt_space.programs import Features, TemplateRows, copied
+from tt_space.programs import Features, TemplateRows, blocks_of, copied
 
 __all__ = ["PointwisePrograms", "has_pointwise"]
 
@@ -61,25 +61,19 @@ class _Work:
 
 
 def _read(mod: tvm.IRModule) -> _Work | None:
-    main = mod["main"]
-    if getattr(getattr(main.body, "block", None), "name_hint", "") != "root":
-        return None
-    schedule = Schedule(mod, debug_mask="none", error_render_level="none")
     inlined: list[str] = []
     outputs: dict[str, tuple[int, ...]] = {}
-    inner = list(main.body.block.alloc_buffers)
-    for rv in schedule.get_child_blocks(schedule.get_sblock("root")):
-        block = schedule.get(rv)
+    for block in (blocks := blocks_of(mod)):
         extents = tuple(int(v.dom.extent) for v in block.iter_vars)
         plain = isinstance(block.body, tirx.BufferStore) and not block.match_buffers and not block.alloc_buffers
         if not plain or any(int(v.iter_type) != tirx.IterVar.DataPar for v in block.iter_vars):
             return None
-        if any(block.body.buffer.same_as(b) for b in inner):
+        if any(block.body.buffer.same_as(b) for b in mod["main"].body.block.alloc_buffers):
             inlined.append(block.name_hint)
-        elif len(schedule.get_loops(rv)) == len(extents) > 0:
-            outputs[block.name_hint] = extents
         else:
-            return None
+            outputs[block.name_hint] = extents
+    if not blocks or not all(outputs.values()):
+        return None
     work = _Work(tuple(inlined), outputs)
     try:
         _scheduled(mod, work, 1, True)

@@ -17,7 +17,7 @@ from tt_spec import Knob, Space
 from tvm import tirx
 from tvm.s_tir import Schedule
 
-from tt_space.programs import Features, TemplateRows, copied, loads_of
+from tt_space.programs import Features, TemplateRows, blocks_of, copied, loads_of
 
 __all__ = ["PoolingPrograms", "has_pooling"]
 
@@ -65,11 +65,7 @@ class _Work:
 
 
 def _read(mod: tvm.IRModule) -> _Work | None:
-    main = mod["main"]
-    if getattr(getattr(main.body, "block", None), "name_hint", "") != "root":
-        return None
-    schedule = Schedule(mod, debug_mask="none", error_render_level="none")
-    blocks = [schedule.get(rv) for rv in schedule.get_child_blocks(schedule.get_sblock("root"))]
+    blocks = blocks_of(mod)
     sums = [i for i, b in enumerate(blocks) if any(int(v.iter_type) != tirx.IterVar.DataPar for v in b.iter_vars)]
     if len(sums) != 1 or any(not isinstance(b.body, tirx.BufferStore) or b.match_buffers for b in blocks):
         return None

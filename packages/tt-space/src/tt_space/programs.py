@@ -11,12 +11,22 @@ import numpy as np
 import tvm
 import tvm_ffi
 from tt_spec import Space
-from tvm.s_tir import Schedule
+from tvm.s_tir import SBlock, Schedule
 from tvm.s_tir import meta_schedule as ms
 
 from tt_space.intrinsics import import_intrinsics
 
-__all__ = ["Features", "InvalidRow", "Programs", "Repacked", "TemplateRows", "copied", "first_line", "loads_of"]
+__all__ = [
+    "Features",
+    "InvalidRow",
+    "Programs",
+    "Repacked",
+    "TemplateRows",
+    "blocks_of",
+    "copied",
+    "first_line",
+    "loads_of",
+]
 
 
 class InvalidRow(ValueError):
@@ -126,6 +136,14 @@ def first_line(e: BaseException) -> str:
     """The first line of TVM's message that is not blank, at most 300 characters."""
     lines = [line.strip() for line in str(e).splitlines() if line.strip()]
     return (lines[0] if lines else type(e).__name__)[:300]
+
+
+def blocks_of(mod: tvm.IRModule) -> list[SBlock]:
+    """The blocks of a function that is a list of loop nests, in order; none of another, e.g. of a scan."""
+    if getattr(getattr(mod["main"].body, "block", None), "name_hint", "") != "root":
+        return []
+    schedule = Schedule(mod, debug_mask="none")
+    return [schedule.get(rv) for rv in schedule.get_child_blocks(schedule.get_sblock("root"))]
 
 
 def loads_of(value: Any) -> list[Any]:

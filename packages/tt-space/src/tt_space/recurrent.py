@@ -20,7 +20,7 @@ from tvm.s_tir import SBlock, Schedule
 
 from tt_space.machine import vector_unit
 from tt_space.packing import ANCHOR
-from tt_space.programs import Features, TemplateRows, copied
+from tt_space.programs import Features, TemplateRows, blocks_of, copied
 from tt_space.template import divisors
 
 __all__ = ["STEP", "RecurrentPrograms", "has_step"]
@@ -70,10 +70,7 @@ def has_step(mod: tvm.IRModule) -> bool:
 
 def _step(mod: tvm.IRModule) -> _Step | None:
     main = mod["main"]
-    if STEP not in (main.attrs or {}) or getattr(getattr(main.body, "block", None), "name_hint", "") != "root":
-        return None
-    schedule = Schedule(mod, debug_mask="none")
-    blocks = [schedule.get(rv) for rv in schedule.get_child_blocks(schedule.get_sblock("root"))]
+    blocks = blocks_of(mod) if STEP in (main.attrs or {}) else []
     products: dict[str, tuple[int, int, int]] = {}
     for block in blocks:
         reduce = [int(v.dom.extent) for v in block.iter_vars if v.iter_type != 0]

@@ -23,7 +23,7 @@ from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize, Schedule
 
 from tt_space.machine import vector_unit
-from tt_space.programs import Features, TemplateRows, copied, loads_of
+from tt_space.programs import Features, TemplateRows, blocks_of, copied, loads_of
 
 __all__ = ["RowPrograms", "has_rows"]
 
@@ -108,11 +108,7 @@ class _Work:
 
 def _read(mod: tvm.IRModule) -> _Work | None:
     """The passes of a function whose blocks all walk along the same rows, or None."""
-    main = mod["main"]
-    if getattr(getattr(main.body, "block", None), "name_hint", "") != "root":
-        return None
-    schedule = Schedule(mod, debug_mask="none")
-    blocks = [schedule.get(rv) for rv in schedule.get_child_blocks(schedule.get_sblock("root"))]
+    blocks = blocks_of(mod)
     first = next((b for b in blocks if _extents(b, reduced=True)), None)
     if first is None or len(_extents(first, reduced=True)) != 1:
         return None
@@ -123,7 +119,7 @@ def _read(mod: tvm.IRModule) -> _Work | None:
         if found is None:
             return None
         parts += found
-    inner = list(main.body.block.alloc_buffers)
+    inner = list(mod["main"].body.block.alloc_buffers)
     if not _local(parts, inner) or not all(_straight(p, math.prod(rows), columns) for p in parts):
         return None
     kept = {p.target: 1 if p.column is None or p.joined else columns for p in parts if _in(p.target, inner)}

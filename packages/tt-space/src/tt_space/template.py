@@ -24,7 +24,7 @@ from tt_space.nests.index import uniform
 from tt_space.nests.interpreter import Interpreter, signature
 from tt_space.nests.templates import TemplateStructure
 from tt_space.packing import ANCHOR, WHOLE
-from tt_space.programs import Features, TemplateRows, copied
+from tt_space.programs import Features, TemplateRows, blocks_of, copied
 
 __all__ = ["Anchor", "TemplatePrograms", "divisors", "find_anchor", "has_template", "inlined", "pad_apart"]
 
@@ -94,10 +94,7 @@ def has_template(mod: tvm.IRModule) -> bool:
 
 def find_anchor(mod: tvm.IRModule) -> Anchor | None:
     """The heavy block of a function and what surrounds it, or None where a template does not fit."""
-    if getattr(getattr(mod["main"].body, "block", None), "name_hint", "") != "root":  # e.g. a scan: one opaque block
-        return None
-    schedule = Schedule(mod, debug_mask="none")
-    blocks = [schedule.get(rv) for rv in schedule.get_child_blocks(schedule.get_sblock("root"))]
+    blocks = blocks_of(mod)
     heavy = [i for i, b in enumerate(blocks) if ANCHOR in (b.annotations or {})]
     if len(heavy) != 1:
         return None
