@@ -20,9 +20,9 @@ may."""
 class Builds:
     """How long builds take in this run.
 
-    A program that takes far longer to build than others is one that unrolls too much: of 19,240 candidates six took 2 to
-    4 s (median 0.09), and ran for 1.3 to 30 times as long as their task's best; two took 20 and 30 s. Meanwhile nothing
-    is timed.
+    A program that takes far longer to build than others is one that unrolls too much. Of 19,240 candidates six took 2
+    to 4 s (median 0.09), and ran for 1.3 to 30 times as long as their task's best; two took 20 and 30 s. Meanwhile
+    nothing is timed.
     """
 
     seconds: list[float] = field(default_factory=list)
