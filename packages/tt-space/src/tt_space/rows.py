@@ -348,7 +348,7 @@ class _Writer:
             value = _mapped(self._local(p.value, p), bound)
             if p.joined is None:
                 return self._store(p, bound, value)
-            return self._lanes(p, lane, p.joined(tirx.BufferLoad(self.partial[p.target], [lane]), value))
+            return self._join(p, lane, value)
 
         return _vector(width, at)
 
@@ -359,12 +359,16 @@ class _Writer:
         while half:
 
             def at(lane: Any, half: int = half) -> tirx.Stmt:
-                other = tirx.BufferLoad(lanes, [lane + half])
-                return self._lanes(p, lane, p.joined(tirx.BufferLoad(lanes, [lane]), other))
+                return self._join(p, lane, tirx.BufferLoad(lanes, [lane + half]))
 
             yield _vector(half, at)
             half //= 2
         yield self._store(p, self._bound(p, None), tirx.BufferLoad(lanes, [_number(0)]))
+
+    def _join(self, p: _Part, lane: Any, value: Any) -> tirx.Stmt:
+        """A lane's partial result with a value."""
+        assert p.joined is not None, "a part that reduces"
+        return self._lanes(p, lane, p.joined(tirx.BufferLoad(self.partial[p.target], [lane]), value))
 
     def _lanes(self, p: _Part, lane: Any, value: Any) -> tirx.Stmt:
         return tirx.BufferStore(self.partial[p.target], value, [lane])
