@@ -36,8 +36,8 @@ OPERATORS: dict[str, tuple[str | tuple[tuple[int, ...], Callable[[Any], Any]], s
     "product": ("op:matmul:24,32,24", "template", ""),
     "product, GELU": (((20, 32), lambda x: relax.op.nn.gelu(relax.op.matmul(x, _WEIGHT))), "both", ""),
     "batched product": ("op:batch_matmul:2,16,16,24", "both", ""),
-    "softmax": (((20, 48), lambda x: relax.op.nn.softmax(x, -1)), "both", ""),
-    "layer norm": (((20, 48), lambda x: relax.op.nn.layer_norm(x, _SCALE, _SHIFT, axes=[-1])), "both", ""),
+    "softmax": (((20, 48), lambda x: relax.op.nn.softmax(x, -1)), "both", "sketch"),
+    "layer norm": (((20, 48), lambda x: relax.op.nn.layer_norm(x, _SCALE, _SHIFT, axes=[-1])), "both", "sketch"),
     "maximum pooling": (((1, 8, 12, 12), lambda x: relax.op.nn.max_pool2d(x, (3, 3), (2, 2), (1, 1))), "both", ""),
 }
 """By name: a model, or an input's shape and what is made of it; the space; and the part of it, where it has several."""
