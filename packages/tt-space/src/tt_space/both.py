@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -12,11 +13,11 @@ from tvm.s_tir import Schedule
 
 from tt_space.intrinsics import import_intrinsics
 from tt_space.packing import legalizers
-from tt_space.pointwise import PointwisePrograms, has_pointwise
-from tt_space.pooling import PoolingPrograms, has_pooling
+from tt_space.pointwise import PointwisePrograms
+from tt_space.pooling import PoolingPrograms
 from tt_space.programs import InvalidRow, Programs, Repacked
 from tt_space.recurrent import STEP, RecurrentPrograms, has_step
-from tt_space.rows import RowPrograms, has_rows
+from tt_space.rows import RowPrograms
 from tt_space.sketch import SketchPrograms
 from tt_space.template import TemplatePrograms, has_template
 from tt_space.winograd import WinogradPrograms, has_winograd
@@ -75,11 +76,11 @@ def _templates(mod: tvm.IRModule, target: tvm.target.Target) -> list[Programs]:
 
 
 def _light(mod: tvm.IRModule, target: tvm.target.Target) -> list[Programs]:
-    if has_pointwise(mod):
-        return [PointwisePrograms(mod, target)]
-    if has_rows(mod):
-        return [RowPrograms(mod, target)]
-    return [PoolingPrograms(mod, target)] if has_pooling(mod) else []
+    """The template of an operator without packed weights, if one fits."""
+    for kind in (PointwisePrograms, RowPrograms, PoolingPrograms):
+        with suppress(ValueError):
+            return [kind(mod, target)]
+    return []
 
 
 def _joined(parts: list[Programs]) -> Programs:

@@ -18,7 +18,7 @@ from tvm.s_tir import Schedule
 
 from tt_space.programs import Features, TemplateRows, blocks_of, copied
 
-__all__ = ["PointwisePrograms", "has_pointwise"]
+__all__ = ["PointwisePrograms"]
 
 VERSION = "1"
 LANES = (1, 4, 8, 16, 32, 64)
@@ -40,11 +40,6 @@ class PointwisePrograms(TemplateRows):
 
     def scheduled(self, knobs: dict[str, Any]) -> Schedule:
         return _scheduled(self.mod, self.work, knobs["lanes"], knobs.get("threads", "one") == "all")
-
-
-def has_pointwise(mod: tvm.IRModule) -> bool:
-    """Return whether the workload reduces nothing, so that `PointwisePrograms` can open it."""
-    return _read(mod) is not None
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from tvm.s_tir import Schedule
 
 from tt_space.programs import Features, TemplateRows, blocks_of, copied, loads_of
 
-__all__ = ["PoolingPrograms", "has_pooling"]
+__all__ = ["PoolingPrograms"]
 
 VERSION = "1"
 LANES = (4, 8, 16, 32, 64)
@@ -39,11 +39,6 @@ class PoolingPrograms(TemplateRows):
 
     def scheduled(self, knobs: dict[str, Any]) -> Schedule:
         return _scheduled(self.mod, self.work, knobs["lanes"], knobs["threads"] == "all")
-
-
-def has_pooling(mod: tvm.IRModule) -> bool:
-    """Return whether the workload reduces axes before its last one, so that `PoolingPrograms` can open it."""
-    return _read(mod) is not None
 
 
 @dataclass(frozen=True)

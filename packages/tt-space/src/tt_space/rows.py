@@ -25,7 +25,7 @@ from tvm.s_tir import SBlock, SBlockRealize, Schedule
 from tt_space.machine import vector_unit
 from tt_space.programs import Features, TemplateRows, blocks_of, copied, loads_of
 
-__all__ = ["RowPrograms", "has_rows"]
+__all__ = ["RowPrograms"]
 
 VERSION = "1"
 VECTORS = (1, 2, 4, 8)
@@ -51,11 +51,6 @@ class RowPrograms(TemplateRows):
         root = SBlock([], [], [], "root", body)
         func = self.mod["main"].with_body(SBlockRealize([], True, root))
         return copied(tvm.IRModule({"main": func}, attrs=self.mod.attrs))
-
-
-def has_rows(mod: tvm.IRModule) -> bool:
-    """Return whether the workload reduces along its last axis, so that `RowPrograms` can open it."""
-    return _read(mod) is not None
 
 
 @dataclass(frozen=True)
