@@ -7,7 +7,9 @@ the hook `tt_rewrites`. A model without any of them is left as it is.
 from __future__ import annotations
 
 from tt_core.models.rewrites.apply import apply, needed, nodes, registered
-from tt_core.models.rewrites.graph import LOOP, WHOLE, After, Graph, Node, Only, Rewrite, RewriteError
+from tt_core.models.rewrites.graph import Graph
+from tt_core.models.rewrites.loops import LOOP, WHOLE
+from tt_core.models.rewrites.node import After, Node, Only, Rewrite, RewriteError
 
 __all__ = [
     "LOOP",

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from tt_spec import Plugins
 
-from tt_core.models.rewrites.graph import After, Graph, Only, Rewrite
+from tt_core.models.rewrites.graph import Graph
+from tt_core.models.rewrites.node import After, Only, Rewrite
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from tt_core.models.rewrites.graph import Graph, Node, Rewrite, RewriteError
+from tt_core.models.rewrites.graph import Graph
+from tt_core.models.rewrites.node import Node, Rewrite, RewriteError
 
 __all__ = ["SELECT_MOST", "TRIPS_MOST", "operators"]
 

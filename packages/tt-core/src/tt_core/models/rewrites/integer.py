@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from tt_core.models.rewrites import whole
-from tt_core.models.rewrites.graph import After, Graph, Node, Rewrite, RewriteError
+from tt_core.models.rewrites.graph import Graph
+from tt_core.models.rewrites.node import After, Node, Rewrite, RewriteError
 from tt_core.models.rewrites.whole import Whole
 
 __all__ = ["Quantized", "convolved", "multiplied", "operators", "quantized"]

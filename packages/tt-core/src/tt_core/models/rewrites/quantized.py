@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from tt_core.models.rewrites import integer, recurrent
-from tt_core.models.rewrites.graph import Graph, Node, Rewrite, RewriteError
+from tt_core.models.rewrites.graph import Graph
 from tt_core.models.rewrites.integer import Quantized
+from tt_core.models.rewrites.node import Node, Rewrite, RewriteError
 
 __all__ = ["operators"]
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tt_core.models.rewrites.graph import Graph, Node, Rewrite, RewriteError
+from tt_core.models.rewrites.graph import Graph
+from tt_core.models.rewrites.node import Node, Rewrite, RewriteError
 
 __all__ = ["Cell", "directions", "lstm", "operators", "unrolled"]
 

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tt_core.models.rewrites.graph import Graph, Node, Rewrite
+from tt_core.models.rewrites.graph import Graph
+from tt_core.models.rewrites.node import Node, Rewrite
 
 __all__ = ["operators"]
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tt_core.models.rewrites.graph import Graph, Node, Only, Rewrite, RewriteError
+from tt_core.models.rewrites.graph import Graph
+from tt_core.models.rewrites.node import Node, Only, Rewrite, RewriteError
 
 if TYPE_CHECKING:
     from onnx import NodeProto

@@ -12,7 +12,7 @@ import tvm_ffi
 from tvm import relax
 
 from tt_core.compiler.series import STEP, Series
-from tt_core.models.rewrites.graph import DOMAIN, LOOP, WHOLE
+from tt_core.models.rewrites.loops import DOMAIN, LOOP, WHOLE
 
 __all__ = ["importing_own"]
 
