@@ -26,9 +26,10 @@ from tt_spec.serial import from_json
 from tt_spec.types import IMPORT
 
 from tt_history.raw import Raw
+from tt_history.schema import INDEXES, OURS, RECORDS, VIEWS
 from tt_history.sqlite import SqliteStore
 from tt_history.version1 import Version1
-from tt_history.version2 import INDEXES, OURS, RECORDS, VIEWS, Version2
+from tt_history.version2 import Version2
 
 __all__ = ["Unwanted", "compact", "merge", "prune", "stats", "vacuum"]
 

@@ -8,8 +8,9 @@ from tt_spec.errors import StoreError
 from tt_spec.serial import from_json
 from tt_spec.types import Task
 
+from tt_history.schema import INDEXES, RECORDS, SCHEMA, VIEWS
 from tt_history.version1 import Version1
-from tt_history.version2 import INDEXES, RECORDS, SCHEMA, VIEWS, Version2
+from tt_history.version2 import Version2
 
 __all__ = ["migrate"]
 

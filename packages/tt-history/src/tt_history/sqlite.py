@@ -25,9 +25,10 @@ from tt_spec.types import Foreign, Measurement, Task
 from tt_history.migrate import migrate
 from tt_history.mounts import network
 from tt_history.nearest import Neighbour, neighbours
+from tt_history.schema import INDEXES, RECORDS, RUNS, SCHEMA, VIEWS
 from tt_history.transfer import thin
 from tt_history.version1 import Version1
-from tt_history.version2 import INDEXES, RECORDS, RUNS, SCHEMA, UNREADABLE, VIEWS, Version2, left_out
+from tt_history.version2 import UNREADABLE, Version2, left_out
 
 __all__ = ["SqliteStore", "StoreError"]
 

@@ -10,7 +10,6 @@ import warnings
 import zlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,127 +18,10 @@ from tt_spec.serial import from_json, to_json
 from tt_spec.space import Space
 from tt_spec.types import IMPORT, Measurement, Task
 
+from tt_history.cells import median, pack_costs, parsed, unpack_costs
 from tt_history.raw import Explain, Raw, explain, explain_json, raw_of, same, spent_and_noise
 
-__all__ = ["BEST_OF_PLACE", "INDEXES", "OURS", "RECORDS", "SCHEMA", "UNREADABLE", "VIEWS", "Version2", "left_out"]
-
-_UPGRADE = "schema version 2 needs a newer tt-history: pip install --upgrade tt-history"
-
-RECORDS = """
-CREATE TABLE {} (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    place INTEGER NOT NULL,
-    config TEXT NOT NULL,
-    context INTEGER NOT NULL,
-    error TEXT,
-    median_s REAL,
-    runs INTEGER NOT NULL,
-    at REAL NOT NULL,
-    remark INTEGER,
-    seconds BLOB NOT NULL,
-    cost BLOB,
-    knobs BLOB
-)"""
-
-INDEXES = (
-    "CREATE INDEX records_by_row ON records (place, config)",
-    "CREATE INDEX records_by_median ON records (place, median_s) WHERE median_s IS NOT NULL",
-)
-
-RUNS = """
-CREATE TABLE runs (
-    id TEXT PRIMARY KEY,
-    started REAL NOT NULL,
-    ended REAL,
-    reason TEXT,
-    info TEXT NOT NULL
-)"""
-
-SCHEMA = (
-    """
-CREATE TABLE places (
-    id INTEGER PRIMARY KEY,
-    task_key TEXT NOT NULL,
-    space_key TEXT NOT NULL,
-    device TEXT NOT NULL,
-    trials INTEGER NOT NULL DEFAULT 0,
-    failed INTEGER NOT NULL DEFAULT 0,
-    invalid INTEGER NOT NULL DEFAULT 0,
-    first_id INTEGER,
-    last_id INTEGER,
-    last_at REAL,
-    UNIQUE (task_key, space_key, device)
-)""",
-    """
-CREATE TABLE contexts (
-    id INTEGER PRIMARY KEY,
-    origin TEXT NOT NULL,
-    run_id TEXT NOT NULL,
-    versions TEXT NOT NULL,
-    costs TEXT NOT NULL,
-    UNIQUE (origin, run_id, versions, costs)
-)""",
-    "CREATE TABLE remarks (id INTEGER PRIMARY KEY, crc INTEGER NOT NULL, text TEXT NOT NULL)",
-    "CREATE INDEX remarks_by_crc ON remarks (crc)",
-    """
-CREATE TABLE known_tasks (
-    key TEXT PRIMARY KEY,
-    name TEXT NOT NULL,
-    op TEXT NOT NULL,
-    target TEXT NOT NULL,
-    shapes TEXT NOT NULL,
-    flops REAL NOT NULL,
-    weight REAL NOT NULL,
-    workload TEXT NOT NULL,
-    payload BLOB NOT NULL
-)""",
-    "CREATE INDEX known_tasks_by_workload ON known_tasks (workload)",
-    """
-CREATE TABLE spaces (
-    id INTEGER PRIMARY KEY,
-    key TEXT NOT NULL UNIQUE,
-    content BLOB,
-    sample TEXT
-)""",
-    """
-CREATE TABLE task_spaces (
-    id INTEGER PRIMARY KEY,
-    task_key TEXT NOT NULL,
-    space_key TEXT NOT NULL,
-    UNIQUE (task_key, space_key)
-)""",
-)
-
-VIEWS = (
-    f"""
-CREATE VIEW measurements AS
-SELECT r.id, p.task_key, p.space_key, r.config, n.note AS knobs, n.note AS seconds, r.median_s, r.runs, r.error,
-       coalesce(m.text, '') AS why, n.note AS cost, c.origin, p.device, c.versions, r.at, c.run_id
-FROM records AS r JOIN places AS p ON p.id = r.place JOIN contexts AS c ON c.id = r.context
-LEFT JOIN remarks AS m ON m.id = r.remark
-JOIN (SELECT '{{"$type":"{_UPGRADE}"}}' AS note) AS n""",
-    "CREATE VIEW tasks AS SELECT key, name, op, target, shapes, flops, weight, workload FROM known_tasks",
-    *(
-        f"CREATE TRIGGER {view}_of_an_older_version INSTEAD OF INSERT ON {view} BEGIN"
-        f" SELECT RAISE(ABORT, '{_UPGRADE}'); END"
-        for view in ("measurements", "tasks")
-    ),
-)
-"""The view for people's SQL and for processes of version 1: the latter are told to make way for a newer one."""
-
-OURS = (
-    "places",
-    "contexts",
-    "remarks",
-    "known_tasks",
-    "spaces",
-    "task_spaces",
-    "runs",
-    "records",
-    "measurements",
-    "tasks",
-)
-"""Tables and views of ours in a file; all others belong to somebody else."""
+__all__ = ["BEST_OF_PLACE", "UNREADABLE", "Version2", "left_out"]
 
 _SELECT = """
 SELECT r.id, p.task_key, p.space_key, r.config, r.knobs, r.seconds, r.runs, r.error, m.text, r.cost, c.costs, c.origin,
@@ -185,7 +67,6 @@ _REMARKS = 4096
 """Remarks whose ids are kept in memory."""
 
 _PLACE = ("task_key", "space_key", "device")
-_FLOATS: set[type] = {float}
 _TEXTS: set[type] = {str}
 
 AGAIN = "again"
@@ -246,7 +127,7 @@ class Version2:
         for raw in raws:
             last = last + 1 if ids is None else next(ids)
             place = self._id(db, self._places, "places", _PLACE, raw.place)
-            costs, spent = _costs(raw.cost)
+            costs, spent = pack_costs(raw.cost)
             about = (raw.origin, raw.run_id, raw.versions, costs)
             context = self._id(db, self._contexts, "contexts", _CONTEXT, about)
             remark = self.remark(db, raw.why) if raw.why else None
@@ -598,8 +479,8 @@ class Version2:
             )
             try:
                 text = None if knobs is None else self._unpacked(db, space, knobs)
-                median_s = _median(seconds)
-                place, spent = (task, space, device), _spent(costs, cost)
+                median_s = median(seconds)
+                place, spent = (task, space, device), unpack_costs(costs, cost)
             except (ValueError, TypeError, struct.error, zlib.error) as e:
                 raise self._unreadable(f"measurement {i}", e) from e
             yield (
@@ -619,13 +500,13 @@ class Version2:
             else:
                 decoded = from_json(self._unpacked(db, space, knobs))
             times = struct.unpack(f"<{len(seconds) // 8}d", seconds)
-            spent, noise = spent_and_noise(_spent(costs, cost))
+            spent, noise = spent_and_noise(unpack_costs(costs, cost))
             texts = (task, space, origin, device, run, error or "", why or "")
             if type(runs) is not int or type(at) is not float or not _TEXTS.issuperset(map(type, texts)):
                 raise TypeError("a column holds what does not belong there")
             return Measurement(
                 task, space, codes, decoded, times, runs, error, why or "", spent, origin, device,
-                dict(_parsed(versions)), at, run, noise,
+                dict(parsed(versions)), at, run, noise,
             )  # fmt: skip
         except (ValueError, TypeError, struct.error, zlib.error) as e:
             raise self._unreadable(f"measurement {i}", e) from e
@@ -635,44 +516,6 @@ class Version2:
 
     def _unreadable(self, what: str, e: Exception) -> StoreError:
         return StoreError(f"{self.name}: {what} cannot be read ({e}); was the file edited by hand?")
-
-
-@lru_cache(maxsize=256)
-def _parsed(text: str) -> dict[str, Any]:
-    return from_json(text)
-
-
-def _costs(cost: dict[str, Any]) -> tuple[str, bytes | str | None]:
-    """Names as JSON, and their seconds as float64 one after the other; what is no float is kept as JSON."""
-    if _FLOATS.issuperset(map(type, cost.values())):
-        return _names(tuple(cost)), struct.pack(f"<{len(cost)}d", *cost.values()) if cost else None
-    return "", to_json(cost)
-
-
-@lru_cache(maxsize=256)
-def _names(names: tuple[str, ...]) -> str:
-    return json.dumps(list(names), separators=(",", ":"))
-
-
-@lru_cache(maxsize=256)
-def _listed(names: str) -> list[str]:
-    return json.loads(names)
-
-
-def _spent(costs: str, cost: bytes | str | None) -> dict[str, Any]:
-    if isinstance(cost, str):
-        return from_json(cost)
-    names = _listed(costs)
-    return dict(zip(names, struct.unpack(f"<{len(names)}d", cost or b""), strict=True))
-
-
-def _median(seconds: bytes) -> float | None:
-    """Median of packed timings as `Measurement.latency_s` has it, None of none."""
-    times = sorted(struct.unpack(f"<{len(seconds) // 8}d", seconds))
-    if not times:
-        return None
-    half = len(times) // 2
-    return times[half] if len(times) % 2 else (times[half - 1] + times[half]) / 2
 
 
 def _explains(known: Explain, raw: Raw) -> bool:
