@@ -14,6 +14,7 @@ from tt_spec.pieces.same_space_transfer import SameSpaceTransfer
 from tt_spec.pieces.synthetic import SyntheticMeasurer, synthetic_task
 from tt_spec.pieces.top_sampler import TopSampler
 from tt_spec.rng import draw
+from tt_spec.statements import KeptStatements
 from tt_spec.types import Proposal, Statements
 
 TRUTH = SyntheticMeasurer(noise=0)
@@ -202,9 +203,9 @@ def test_statements_of_foreign_programs_are_made_once_by_the_measurer():
         def predict(self, task, X):
             return Prediction(np.linspace(0, 1, len(X)), np.zeros(len(X)))
 
-    programs, cache, asked = Programs(), {}, []
+    programs, kept, asked = Programs(), KeptStatements(), []
     for seed in (0, 1):
-        guidance = Guidance(SameSpaceTransfer(), TASK, lambda: [lent(40)], lambda which: Reads(), features=cache)
+        guidance = Guidance(SameSpaceTransfer(), TASK, lambda: [lent(40)], lambda which: Reads(), kept=kept)
         p = pipeline(surrogate=Reads(), programs=programs, guidance=guidance, seed=seed)
         p.ask(4)
         asked.append(programs.asked.count((OTHER.key, 40)))

@@ -24,6 +24,7 @@ from tt_spec.pieces.random_searcher import RandomSearcher
 from tt_spec.pieces.synthetic import SyntheticMeasurer, synthetic_task
 from tt_spec.pieces.top_sampler import TopSampler
 from tt_spec.pipeline import _Chosen
+from tt_spec.repeats import Repeats
 from tt_spec.testing import mixed_task, tiny_task, wide_task
 
 
@@ -518,5 +519,5 @@ def test_rows_that_met_no_state_that_counts_get_a_second_look_where_they_may_be_
     assert configs(p.doubtful([])) == {slow[1].config, slow[0].config}, "what is known now makes room"
     while len(p.doubtful([])):
         pass
-    p.doubtful(told(p, [1.4] * 3 * p.UNSURE, Noise(3, 0, 1.8, 0.03)))
-    assert len(p._unsure) <= p.UNSURE, "few are kept in mind, however many there are"
+    p.doubtful(told(p, [1.4] * 3 * Repeats.UNSURE, Noise(3, 0, 1.8, 0.03)))
+    assert len(p._repeats._unsure) <= Repeats.UNSURE, "few are kept in mind, however many there are"

@@ -109,5 +109,5 @@ def test_statements_of_all_tasks_together_are_bounded(monkeypatch):
         for p in peers:
             batch = p.ask(16)
             p.tell(batch.id, [Trial(tuple(map(int, row)), (1e-3 + turn,), 1) for row in batch.codes])
-            assert sum(len(q._features) for q in peers) <= 100
-    assert peers[-1]._features and not peers[0]._features
+            assert sum(len(q._kept) for q in peers) <= 100
+    assert len(peers[-1]._kept) and not len(peers[0]._kept)

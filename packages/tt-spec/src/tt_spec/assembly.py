@@ -14,7 +14,7 @@ import numpy as np
 from tt_spec.clock import Clock
 from tt_spec.errors import FileError, OptionError, StoreError
 from tt_spec.faults import blame
-from tt_spec.guidance import FeatureCache, Guidance
+from tt_spec.guidance import Guidance
 from tt_spec.light import LightScheduler
 from tt_spec.loop import Loop
 from tt_spec.pipeline import Pipeline
@@ -38,6 +38,7 @@ from tt_spec.roles import (
     Store,
     missing,
 )
+from tt_spec.statements import KeptStatements
 from tt_spec.types import Foreign, Measurement, Task
 from tt_spec.warm import warm_rows
 
@@ -107,7 +108,7 @@ def assemble(
     """
     models: dict[str, Any] = {}
     peers: list[Pipeline] = []
-    features: FeatureCache = {}
+    kept = KeptStatements()
     for task in tasks:
         mine = recipe.of(task.op)
         kind = "" if mine is recipe else task.op
@@ -125,7 +126,7 @@ def assemble(
             clock=clock,
             peers=peers,
             warm=_first(warm(task), warm_rows(task, recipe.plugins)),
-            guidance=_guidance(mine, task, lend, seed, features),
+            guidance=_guidance(mine, task, lend, seed, kept),
         )
         made.restore(known(task))
         peers.append(made)
@@ -136,14 +137,14 @@ def assemble(
 
 
 def _guidance(
-    recipe: Pieces, task: Task, lend: Callable[[Task, int], Sequence[Foreign]], seed: int, features: FeatureCache
+    recipe: Pieces, task: Task, lend: Callable[[Task, int], Sequence[Foreign]], seed: int, kept: KeptStatements
 ) -> Guidance | None:
     """The joint of the recipe's transfer, None without one, or where the first batch measures the whole space anyway.
     What is lent is asked for when the task is first asked."""
     piece = recipe.build("transfer")
     if piece is None or task.space.size <= recipe.batch:
         return None
-    return Guidance(piece, task, lambda: lend(task, piece.most), recipe.build, seed=seed, features=features)
+    return Guidance(piece, task, lambda: lend(task, piece.most), recipe.build, seed=seed, kept=kept)
 
 
 def _first(rows: np.ndarray | None, more: np.ndarray) -> np.ndarray:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
-from tt_spec.faults import blame, checked_features, checked_foreign_rows
+from tt_spec.faults import blame, checked_foreign_rows
 from tt_spec.rng import rng_for
 from tt_spec.roles import Surrogate, Transfer
 from tt_spec.space import tokens
+from tt_spec.statements import KeptStatements
 from tt_spec.types import Foreign, Group, Prediction, Statements, Task, concat_statements, labels
 
 __all__ = ["Guidance", "Which"]
 
 Which = Literal["surrogate", "draft"]
-
-FeatureCache = dict[tuple[str, str, bytes], Statements | None]
-"""Statements by task key, space key and row; None where there is no such program."""
 
 
 class Guidance:
@@ -33,7 +32,7 @@ class Guidance:
         piece: Chooses foreign rows, says how they fade and when they are useless.
         lent: Rows from the history, nearest first; asked once, when the task is first asked.
         models: Makes a fresh model of the recipe; None where the recipe has no draft.
-        features: Statements that were made before; shared by the guidances of a run.
+        kept: Statements that were made before; shared by the guidances of a run.
     """
 
     def __init__(
@@ -44,12 +43,12 @@ class Guidance:
         models: Callable[[Which], Surrogate | None],
         *,
         seed: int = 0,
-        features: FeatureCache | None = None,
+        kept: KeptStatements | None = None,
     ) -> None:
         self.piece, self.task, self.seed = piece, task, seed
         self.info: dict[str, Any] = {}
         self._lent, self._make = lent, models
-        self._features: FeatureCache = {} if features is None else features
+        self._kept = KeptStatements() if kept is None else kept
         self._known: list[Foreign] | None = None
         self._models: dict[Which, Surrogate] = {}
         self._learned: dict[Which, int] = {}
@@ -168,22 +167,12 @@ class Guidance:
     def _programs(self, f: Foreign, programs: Any) -> Group | None:
         """The statements of foreign rows, those known before not made again; None if there are none."""
         names = [(f.task.key, f.task.space.key, name) for name in tokens(f.rows)]
-        missing = [i for i, name in enumerate(names) if name not in self._features]
-        if missing:
-            try:
-                answer, flags = programs.features(f.task, f.rows[missing])
-                found, ok = checked_features(answer, flags, len(missing))
-            except Exception as e:  # an old row's program is welcome, not needed
-                self.info.setdefault("failed", {})[f.task.name] = f"{type(e).__name__}: {e}"[:200]
-                return None
-            where = np.cumsum(ok) - 1
-            for j, i in enumerate(missing):
-                self._features[names[i]] = found[where[j] : where[j] + 1] if ok[j] else None
-        made = [self._features[name] for name in names]
-        ok = np.array([s is not None for s in made], dtype=bool)
-        return (
-            (f.task, concat_statements([s for s in made if s is not None]), labels(f.seconds)[ok]) if any(ok) else None
-        )
+        try:
+            statements, ok = self._kept.of(names, f.rows, partial(programs.features, f.task))
+        except Exception as e:  # an old row's program is welcome, not needed
+            self.info.setdefault("failed", {})[f.task.name] = f"{type(e).__name__}: {e}"[:200]
+            return None
+        return (f.task, statements, labels(f.seconds)[ok]) if ok.any() else None
 
 
 def _as_if(foreign: Task, task: Task) -> Task:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,6 @@ from tt_spec.clock import Clock, WallClock
 from tt_spec.errors import StoreError
 from tt_spec.faults import (
     blame,
-    checked_features,
     checked_prediction,
     checked_proposal,
     checked_realised,
@@ -22,9 +21,11 @@ from tt_spec.faults import (
     checked_selection,
 )
 from tt_spec.guidance import Guidance, Which
+from tt_spec.repeats import Repeats
 from tt_spec.rng import draw, in_turn, rng_for
 from tt_spec.roles import Foreknows, Learns, ProgramSource, Sampler, Searcher, Surrogate
 from tt_spec.space import Space, token, tokens
+from tt_spec.statements import KeptStatements
 from tt_spec.told import Told
 from tt_spec.types import (
     Batch,
@@ -37,10 +38,8 @@ from tt_spec.types import (
     Statements,
     Task,
     Trial,
-    concat_statements,
     labels,
 )
-from tt_spec.windows import away
 
 __all__ = ["Pipeline"]
 
@@ -67,14 +66,6 @@ class Pipeline:
         warm: Rows to measure first, `(n, d)`.
         guidance: Lets rows of other tasks and devices have a say; see `tt_spec.guidance`.
     """
-
-    CLOSE, CONTENDERS, LOOKS, MANY = 1.05, 4, 3, 4
-    """Of `doubtful`: how near to the leader, how many, timings after which a leader is known, and rows before there is
-    a race."""
-
-    UNLUCKY, UNSURE, UNLUCKY_S = 2, 16, 1.5
-    """Of `doubtful`: rows timed in another state of the machine, at once and in mind, and how far behind the leader
-    they may lie."""
 
     OPENING = {"knobs": 1024, "statements": 256}
     """Random rows among which a model that learned beforehand chooses a task's first ones, by what it reads."""
@@ -119,16 +110,14 @@ class Pipeline:
         self.guidance = guidance
         self._warm = np.empty((0, len(self.space.knobs)), dtype=np.int64) if warm is None else warm
         self._told = Told(len(self.space.knobs))
+        self._repeats = Repeats(self._told)
         self._seen: set[bytes] = set()
         self._pending: dict[bytes, tuple[int, np.ndarray]] = {}
         self._batches = self._asked = 0
         self._fitted_at = self._fitted_own = self._drafted_at = -1
-        self._looks: Counter[bytes] = Counter()
-        self._later: dict[bytes, Trial] = {}
-        self._unsure: dict[bytes, np.ndarray] = {}
         self._why: dict[bytes, str] = {}
         self._refused: set[bytes] = set()
-        self._features: OrderedDict[bytes, Statements | None] = OrderedDict()
+        self._kept = KeptStatements(self.FEATURE_CACHE)
 
     # -- what is known ------------------------------------------------------------------------------------------
 
@@ -160,8 +149,7 @@ class Pipeline:
 
     def top(self, n: int) -> list[tuple[np.ndarray, float]]:
         """The `n` best valid rows with their seconds, best first."""
-        rows, seconds = self._told.rows, self._told.seconds
-        return [(rows[i], float(seconds[i])) for i in self._told.best(n) if math.isfinite(seconds[i])]
+        return self._told.top(n)
 
     def restore(self, measurements: Iterable[Measurement]) -> int:
         """Learn what a store knows of this task and space; returns how many rows were new. Of a row that was measured
@@ -192,49 +180,19 @@ class Pipeline:
         return np.asarray(m.config, dtype=np.int64)
 
     def doubtful(self, results: Sequence[Measurement]) -> np.ndarray:
-        """Rows `(n, d)` that deserve another timing after these results of a batch.
-
-        The leader and those within `CLOSE` of it, at most `CONTENDERS`, as long as one of them was timed fewer than
-        `LOOKS` times: the fastest of many timings is the luckiest; of fewer than `MANY` it may be the fastest. And up
-        to `UNLUCKY` rows, of this batch or an earlier one, that met the machine in no state that counts, and may be
-        nearly as good as the leader.
-        """
-        best_s = self.best_s
-        top = [row for row, s in self.top(self.CONTENDERS) if s <= self.CLOSE * best_s]
-        if len(self._told) < self.MANY or all(self._looks[token(row)] >= self.LOOKS - 1 for row in top):
-            top = []
-        for m in results:
-            if m.error is None and m.noise is not None and away(m.noise.slowdown, 1.0):
-                self._unsure[token(m.config)] = self._row(m)
-        seconds = {name: float(self._told.seconds[self._told.at[name]]) for name in self._unsure}
-        near = sorted((n for n, s in seconds.items() if s <= self.UNLUCKY_S * best_s), key=seconds.__getitem__)
-        self._unsure = {name: self._unsure[name] for name in near[: self.UNSURE]}
-        near = near[: self.UNLUCKY]
-        rows = {token(row): row for row in [*top, *(self._unsure[name] for name in near)]}
-        for name in near:
-            if self._looks[name] >= self.LOOKS - 1:
-                del self._unsure[name]
-        self._looks.update(list(rows))
-        return np.stack(list(rows.values())) if rows else np.empty((0, len(self.space.knobs)), dtype=np.int64)
+        """Rows `(n, d)` that deserve another timing after these results of a batch: see `tt_spec.repeats`."""
+        return self._repeats.due(results)
 
     def rescale(self, factor: float) -> None:
         """Multiply all seconds, and doubt the rows near the front as if none had been timed again: the factor is what
         the task's programs suffer on average from another state of the machine."""
         self._told.rescale(factor)
         self._fitted_at = self._drafted_at = -1
-        self._looks.clear()
-        self._later.clear()
-        self._unsure.update({token(row): row for row, _ in self.top(self.UNSURE)})
+        self._repeats.begin_again()
 
     def joined(self, trial: Trial) -> Trial:
-        """A later timing of a row together with the one before it, which is kept for the next; the first of all is left
-        out, since it is why the row was chosen to be timed again. Over 24 visits to rows of 12 operators the spread of
-        two together was 0.043, of one 0.055 (standard deviation of the log)."""
-        name = token(trial.config)
-        before, self._later[name] = self._later.get(name), trial
-        if before is None:
-            return trial
-        return dataclasses.replace(trial, seconds=(*before.seconds, *trial.seconds), runs=before.runs + trial.runs)
+        """A later timing of a row together with the one before it: see `tt_spec.repeats`."""
+        return self._repeats.joined(trial)
 
     def correct(self, m: Measurement) -> None:
         """Take a later timing of a row that is known: it counts from now on."""
@@ -242,8 +200,7 @@ class Pipeline:
         if (i := self._told.at.get(name)) is None or m.error is not None:
             raise ValueError(f"row {list(m.config)} has no valid result that could be corrected")
         self._told.change(i, m.latency_s, self._told.errors[i], m.seconds)
-        if m.noise is None or not away(m.noise.slowdown, 1.0):
-            self._unsure.pop(name, None)
+        self._repeats.settle(m)
 
     # -- ask and tell -------------------------------------------------------------------------------------------
 
@@ -435,29 +392,18 @@ class Pipeline:
         return (self.task, statements, y[ok]) if ok.any() else None
 
     def _statements(self, codes: np.ndarray) -> tuple[Statements, np.ndarray]:
+        """Statements of these rows, kept within bounds: those of tasks that were asked for longest ago are made again
+        if need be."""
         assert self.programs is not None
-        names = tokens(codes)
-        missing = [i for i, name in enumerate(names) if name not in self._features]
-        if missing:
-            with blame("measurer", self.programs):
-                found, ok = checked_features(*self.programs.features(self.task, codes[missing]), len(missing))
-            where = np.cumsum(ok) - 1
-            for j, i in enumerate(missing):
-                self._features[names[i]] = found[where[j] : where[j] + 1] if ok[j] else None
-        out = [self._features[name] for name in names]
-        self._forget()
-        return concat_statements([s for s in out if s is not None]), np.array([s is not None for s in out], dtype=bool)
-
-    def _forget(self) -> None:
-        """Keep statements within bounds: those of tasks that were asked for longest ago are made again if need be."""
-        while len(self._features) > self.FEATURE_CACHE:
-            self._features.popitem(last=False)
-        kept = sum(len(p._features) for p in self.peers)
+        with blame("measurer", self.programs):
+            found = self._kept.of(tokens(codes), codes, partial(self.programs.features, self.task))
+        kept = sum(len(p._kept) for p in self.peers)
         for p in sorted((p for p in self.peers if p is not self), key=lambda p: p._asked):
             if kept <= self.ALL_FEATURES:
                 break
-            kept -= len(p._features)
-            p._features.clear()
+            kept -= len(p._kept)
+            p._kept.clear()
+        return found
 
     def _predict(self, model: Surrogate, codes: np.ndarray) -> Prediction:
         """The model's prediction, mixed with the foreign one's."""

@@ -115,6 +115,11 @@ class Told:
             places = places[seconds <= nth]
         return places[np.argsort(self.seconds[places], kind="stable")][: max(n, 0)]
 
+    def top(self, n: int) -> list[tuple[np.ndarray, float]]:
+        """The `n` fastest valid rows with their seconds, best first."""
+        rows, seconds = self.rows, self.seconds
+        return [(rows[i], float(seconds[i])) for i in self.best(n) if math.isfinite(seconds[i])]
+
 
 def _costs(cost: Mapping[str, float]) -> tuple[float, float]:
     """Seconds of building and of timing; NaN where either is not known."""
