@@ -148,6 +148,30 @@ def test_where_onnxruntime_disagrees_with_itself_other_inputs_are_taken():
     assert verify(want, want.untuned)["onnxruntime"] == "equal within 1.4e-01 of the largest magnitude"
 
 
+def test_inputs_are_chosen_by_the_tuned_program_and_the_untuned_one_runs_once():
+    """A model that takes 20 s untuned: every further run of it is over the minutes."""
+    from tt_core.deploy.verification import telling
+    from tt_core.models.model import Model
+
+    x, asked, said = np.random.default_rng(0).normal(size=64).astype("float32"), [], []
+    model = Model("m", None, (), ("y",), None)
+
+    def tuned(given):  # tells nothing of negative numbers
+        return [given["x"] if given["x"].min() > 0 else np.zeros_like(given["x"])]
+
+    def untuned(given):
+        asked.append(given["x"])
+        return tuned(given)
+
+    want = telling(model, {"x": x}, untuned, said.append, tuned)
+    assert len(asked) == 1 and asked[0].min() > 0 and said == []
+    np.testing.assert_array_equal(want.untuned[0], want.inputs["x"])
+    want = telling(model, {"x": x}, untuned, said.append, lambda given: [given["x"]])
+    assert want.inputs["x"].min() > 0 and said == [], "a wrong program's outputs choose nothing"
+    telling(model, {"x": x}, lambda given: [np.zeros(64, "float32")], said.append, tuned)
+    assert any("tells nothing of output 'y'" in text for text in said)
+
+
 def test_a_peer_that_cannot_run_the_model_is_left_out_aloud():
     from tt_core.deploy.verification import verify, wanted
     from tt_core.models.model import Model, Peer

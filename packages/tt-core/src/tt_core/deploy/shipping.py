@@ -6,6 +6,7 @@ import json
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -28,7 +29,7 @@ from tt_core.errors import ModelError, VerificationError
 from tt_core.stages import Stages
 
 if TYPE_CHECKING:
-    from tt_core.models.model import Arrays, Input
+    from tt_core.models.model import Input
     from tt_core.prepared import Prepared
 
 __all__ = [
@@ -349,11 +350,10 @@ def _verified(shipment: Shipment, library: Path, inputs: dict[str, np.ndarray]) 
     get the states that the library has computed."""
     model, stages, rng, done = shipment.ready.model, shipment.stages, np.random.default_rng(1), 1
 
-    def run(inputs: Arrays) -> list[np.ndarray]:
-        return shipment.measurer.run_model(str(shipment.untuned), inputs)
-
+    run = partial(shipment.measurer.run_model, str(shipment.untuned))
+    tuned = None if library == shipment.untuned else partial(shipment.measurer.run_model, str(library))
     with stages.stage("verifying", "verifying the model"):
-        want = telling(model, inputs, run, stages.say)
+        want = telling(model, inputs, run, stages.say, tuned)
         got, said = _agrees(shipment, library, want)
         while done < STEPS and (after := following(model, want.inputs, got, rng)) is not None:
             done, want = done + 1, wanted(model, after, run(after))
