@@ -1,5 +1,6 @@
 """Templates compute what numpy computes, for every row and awkward size."""
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 import tvm
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tt_space import Both, InvalidRow, Sketch, Template, TemplatePrograms, WinogradPrograms
+from tt_space import Both, InvalidRow, Sketch, StripPrograms, Template, TemplatePrograms, WinogradPrograms
 from tt_space.machine import VectorUnit, vector_unit
 from tt_space.packing import legalizers
 from tt_space.template import has_template
@@ -408,12 +409,43 @@ def square(batch, size, channels, filters, padding, epilogue=None):
 )
 def test_winograd_of_awkward_sizes(batch, size, channels, filters, seed):
     on, mod, inputs, want = square(batch, size, channels, filters, (1, 1, 1, 1))
-    programs = WinogradPrograms(mod, on)
-    for row in programs.space.sample(2, np.random.default_rng(seed)):
-        how = programs.repack(row)
-        repacked = [how.make(x) if i == how.position else x for i, x in enumerate(inputs)]
-        got = run(programs, row, repacked, on)
-        assert np.abs(got - want).max() <= 5e-5 * np.abs(want).max()
+    kinds: list[Any] = [WinogradPrograms(mod, on)]
+    with suppress(ValueError):  # too small for strips
+        kinds.append(StripPrograms(mod, on))
+    for programs in kinds:
+        for row in programs.space.sample(2, np.random.default_rng(seed)):
+            how = programs.repack(row)
+            repacked = [how.make(x) if i == how.position else x for i, x in enumerate(inputs)]
+            got = run(programs, row, repacked, on)
+            assert np.abs(got - want).max() <= 5e-5 * np.abs(want).max()
+
+
+@pytest.mark.parametrize("padding", [(0, 0, 0, 0), (1, 1, 1, 1)])
+def test_strips_of_every_cut_compute_the_convolution(padding):
+    on, mod, inputs, want = square(1, (16, 11), 32, 48, padding)
+    programs = StripPrograms(mod, on)
+    knobs = {k.name: k for k in programs.space.knobs}
+    rng, heights = np.random.default_rng(0), set()
+    for m in knobs["outputs"].choices:
+        cuts = range(len(knobs[f"cut {m}"].choices))
+        heights |= {knobs[f"cut {m}"].choices[i][0] for i in cuts}
+        for i in rng.permutation(cuts)[:6]:
+            row = programs.space.canonical(programs.space.sample(1, rng))[0]
+            row[0], row[m // 2] = knobs["outputs"].choices.index(m), i
+            row = programs.space.canonical(row[None])[0]
+            how = programs.repack(row)
+            repacked = [how.make(x) if j == how.position else x for j, x in enumerate(inputs)]
+            got = run(programs, row, repacked, on)
+            assert np.abs(got - want).max() <= 5e-5 * np.abs(want).max()
+    assert len(heights) > 1
+
+
+def test_an_image_of_one_strip_has_none():
+    on, mod, *_ = square(1, (4, 9), 16, 64, (1, 1, 1, 1))
+    assert {k.choices for k in StripPrograms(mod, on).space.knobs if k.name == "outputs"} == {(2,)}
+    on, mod, *_ = square(1, (2, 9), 16, 64, (1, 1, 1, 1))
+    with pytest.raises(ValueError, match="as many as the threads"):
+        StripPrograms(mod, on)
 
 
 @pytest.mark.parametrize("name", EPILOGUES)
@@ -421,14 +453,14 @@ def test_winograd_keeps_what_was_fused(name):
     emit, by_hand = EPILOGUES[name]
     on, mod, inputs, want = square(1, (10, 7), 16, 24, (0, 0, 0, 0), emit)
     programs: Any = Both().open(mod, on)
-    assert programs.space.name == "template+winograd+sketch"
+    assert programs.space.name == "template+winograd+strips+sketch"
     rows = programs.space.sample(64, np.random.default_rng(0))
-    for row in rows[rows[:, 0] == 1][:2]:
+    for row in [*rows[rows[:, 0] == 1][:2], *rows[rows[:, 0] == 2][:2]]:
         how = programs.repack(row)
         repacked = [how.make(x) if i == how.position else x for i, x in enumerate(inputs)]
         got = run(programs, row, repacked, on)
         assert np.abs(got - by_hand(want)).max() <= 5e-5 * np.abs(by_hand(want)).max()
-    for part in (0, 2):
+    for part in (0, 3):
         assert programs.repack(rows[rows[:, 0] == part][0]) is None, "templates and sketches take constants as they are"
 
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from tt_space.programs import InvalidRow, Programs, Repacked
     from tt_space.sketch import Sketch, SketchPrograms
     from tt_space.template import TemplatePrograms
-    from tt_space.winograd import WinogradPrograms
+    from tt_space.winograd import StripPrograms, WinogradPrograms
 
 __all__ = [
     "Both",
@@ -19,6 +19,7 @@ __all__ = [
     "Repacked",
     "Sketch",
     "SketchPrograms",
+    "StripPrograms",
     "Template",
     "TemplatePrograms",
     "Union",
@@ -30,7 +31,7 @@ _MODULES = {
     "programs": ("InvalidRow", "Programs", "Repacked"),
     "sketch": ("Sketch", "SketchPrograms"),
     "template": ("TemplatePrograms",),
-    "winograd": ("WinogradPrograms",),
+    "winograd": ("StripPrograms", "WinogradPrograms"),
 }
 
 

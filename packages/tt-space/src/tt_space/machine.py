@@ -1,4 +1,4 @@
-"""The vector unit of a target; templates are cut to it."""
+"""A target's threads and their vector units; templates are cut to them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import tvm
 from tvm.target import codegen
 
-__all__ = ["VectorUnit", "vector_unit"]
+__all__ = ["VectorUnit", "threads_of", "vector_unit"]
 
 
 @dataclass(frozen=True)
@@ -37,3 +37,8 @@ def vector_unit(target: tvm.target.Target) -> VectorUnit:
         if codegen.target_has_features(feature, target):
             return unit
     return VectorUnit(128, 16)
+
+
+def threads_of(target: tvm.target.Target) -> int:
+    """Threads that a program on an LLVM target runs on; 1 where `num-cores` is not set."""
+    return int(target.attrs.get("num-cores", 1))

@@ -203,10 +203,8 @@ def scheduled(s: Any, a: Anchor, knobs: dict[str, Any]) -> Any:
     s.vectorize(tile[-1])
     s.decompose_reduction(heavy, outermost)
     if a.pad is not None:
-        pad = s.get_sblock(a.pad)
         if knobs["pad"] == "per task":
-            s.compute_at(pad, task, preserve_unit_loops=True)
-            _vectorize(s, s.get_loops(pad)[-1], a.lanes)
+            pad_within(s, a, task)
         else:
             pad_apart(s, a)
     return s
@@ -225,6 +223,13 @@ def pad_apart(s: Any, a: Anchor) -> None:
     n, y, *_, channel = s.get_loops(s.get_sblock(a.pad))
     s.parallel(s.fuse(n, y))
     _vectorize(s, channel, a.lanes)
+
+
+def pad_within(s: Any, a: Anchor, loop: Any) -> None:
+    """Zeros around what one pass of a loop reads of the image."""
+    pad = s.get_sblock(a.pad)
+    s.compute_at(pad, loop, preserve_unit_loops=True)
+    _vectorize(s, s.get_loops(pad)[-1], a.lanes)
 
 
 def _vectorize(s: Any, loop: Any, lanes: int) -> None:

@@ -9,6 +9,7 @@ Source: Lavin and Gray (2016), Fast algorithms for convolutional neural networks
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from functools import partial
 from typing import Any
 
@@ -18,13 +19,13 @@ from tt_spec import Knob, Space
 from tvm import relax, te, tirx
 from tvm.s_tir import Schedule
 
-from tt_space.machine import vector_unit
+from tt_space.machine import threads_of, vector_unit
 from tt_space.nests.interpreter import Interpreter, signature
 from tt_space.nests.parts import PartStructure
 from tt_space.programs import Features, Repacked, TemplateRows, copied
-from tt_space.template import Anchor, divisors, find_anchor, pad_apart
+from tt_space.template import Anchor, divisors, find_anchor, pad_apart, pad_within
 
-__all__ = ["WinogradPrograms", "has_winograd", "transformed"]
+__all__ = ["StripPrograms", "WinogradPrograms", "has_winograd", "transformed"]
 
 VERSION = "1"
 OUTPUTS = (2, 4)
@@ -75,7 +76,7 @@ def _conv(mod: tvm.IRModule, a: Anchor) -> Any:
     return schedule.get(schedule.get_sblock(a.name))
 
 
-class WinogradPrograms(TemplateRows):
+class _Winograd(TemplateRows):
     """Rows to schedules for one workload. Its programs take transformed weights: `repack`."""
 
     def __init__(self, mod: tvm.IRModule, target: tvm.target.Target) -> None:
@@ -83,11 +84,37 @@ class WinogradPrograms(TemplateRows):
         if anchor is None or not _fits(mod, anchor):
             raise ValueError("the workload is not a 3x3 convolution of stride 1 that was lowered for a template")
         self.mod, self.target, self.anchor = mod, target, anchor
-        self.space = _space(anchor, target)
         self.features = Features(mod, target)
         weight = _conv(mod, anchor).reads[1].source
         self._weight = next(i for i, p in enumerate(mod["main"].params) if p.same_as(weight) or p.name == weight.name)
         self._variants: dict[int, tvm.IRModule] = {}
+
+    def scheduled(self, knobs: dict[str, Any]) -> Schedule:
+        m = knobs["outputs"]
+        if m not in self._variants:
+            self._variants[m] = _rewritten(self.mod, self.anchor, m, self._weight)
+        s = copied(self._variants[m])
+        for name in self.anchor.others:
+            s.compute_inline(s.get_sblock(name))
+        self._schedule(s, knobs)
+        return s
+
+    @abstractmethod
+    def _schedule(self, s: Schedule, knobs: dict[str, Any]) -> None:
+        """Schedule Winograd's steps, with all that is fused before the convolution inlined."""
+
+    def repack(self, row: np.ndarray) -> Repacked:
+        """The weights, transformed for the size of output tile that the row chooses."""
+        m = int(self.space.decode(row)["outputs"])
+        return Repacked(self._weight, f"winograd {m}", partial(transformed, m=m))
+
+
+class WinogradPrograms(_Winograd):
+    """One step after the other for the whole image: each weight is read once, by one thread."""
+
+    def __init__(self, mod: tvm.IRModule, target: tvm.target.Target) -> None:
+        super().__init__(mod, target)
+        self.space = _space(self.anchor, target)
         self.interpret = Interpreter(self.space, self._structure, self.exact, signature(mod, self.space))
 
     def _structure(self) -> PartStructure:
@@ -98,21 +125,38 @@ class WinogradPrograms(TemplateRows):
             self.space,
             self.exact,
             products,
-            lambda s, knobs: _multiply(s, self.anchor, knobs),
+            lambda s, knobs: _multiply(s, self.anchor, knobs["tile"], knobs),
             self.features,
             "outputs",
         )
 
-    def scheduled(self, knobs: dict[str, Any]) -> Schedule:
-        m = knobs["outputs"]
-        if m not in self._variants:
-            self._variants[m] = _rewritten(self.mod, self.anchor, m, self._weight)
-        return _schedule(self._variants[m], self.anchor, m, knobs)
+    def _schedule(self, s: Schedule, knobs: dict[str, Any]) -> None:
+        if self.anchor.pad:
+            pad_apart(s, self.anchor)
+        _transform_image(s, self.anchor)
+        _multiply(s, self.anchor, knobs["tile"], knobs)
+        _transform_back(s, self.anchor, knobs["outputs"])
 
-    def repack(self, row: np.ndarray) -> Repacked:
-        """The weights, transformed for the size of output tile that the row chooses."""
-        m = int(self.space.decode(row)["outputs"])
-        return Repacked(self._weight, f"winograd {m}", partial(transformed, m=m))
+
+class StripPrograms(_Winograd):
+    """All steps for a strip of the image, a few rows of tiles, before the next one: what a step makes of it stays in
+    the cache of the thread that made it, and each thread reads all weights.
+
+    Raises `ValueError` for an image that cannot be cut so.
+    """
+
+    def __init__(self, mod: tvm.IRModule, target: tvm.target.Target) -> None:
+        super().__init__(mod, target)
+        self.space = _strips(self.anchor, target)
+
+    def _schedule(self, s: Schedule, knobs: dict[str, Any]) -> None:
+        m = knobs["outputs"]
+        rows, *tile = knobs[f"cut {m}"]
+        strip = _transform_back(s, self.anchor, m, rows)
+        _multiply(s, self.anchor, tile, knobs, strip)
+        _transform_image(s, self.anchor, strip)
+        if self.anchor.pad:
+            pad_within(s, self.anchor, strip)
 
 
 def _products(a: Anchor, m: int, dtype: str) -> tirx.PrimFunc:
@@ -135,20 +179,35 @@ def _multiplied(whole: Any, weight: Any) -> Any:
 
 
 def _space(a: Anchor, target: tvm.target.Target) -> Space:
-    registers = vector_unit(target).registers
-    tiles = tuple(
-        (t, b) for t in range(1, 15) for b in divisors(a.blocks) if registers / 4 <= t * b <= registers - 4 and b <= 4
-    )
-    depth = a.reduce[2]
-    return Space(
-        (
-            Knob("outputs", "choice", OUTPUTS),
-            Knob("tile", "tile", tiles or ((1, 1),)),
-            Knob("order", "choice", ("pixels blocks", "blocks pixels")),
-            Knob("unroll", "choice", tuple(u for u in (1, 2, 4) if depth % u == 0)),
-        ),
-        version=VERSION,
-        name="winograd",
+    knobs = (Knob("outputs", "choice", OUTPUTS), Knob("tile", "tile", _tiles(a, target) or ((1, 1),)))
+    return Space((*knobs, *_loops(a)), version=VERSION, name="winograd")
+
+
+def _strips(a: Anchor, target: tvm.target.Target) -> Space:
+    n, height, width = a.pixels
+    cuts: dict[int, list[tuple[int, int, int]]] = {}
+    for m in OUTPUTS:
+        high, wide = -(-height // m), -(-width // m)
+        rows = [r for r in divisors(high) if n * high // r >= threads_of(target)]
+        cuts[m] = [(r, t, b) for r in rows for t, b in _tiles(a, target) if r * wide % t == 0]
+    sizes = tuple(m for m in OUTPUTS if cuts[m])
+    if not sizes:
+        raise ValueError("no strips of the image are as many as the threads and hold whole tiles of the registers")
+    knobs = [Knob("outputs", "choice", sizes)]
+    knobs += [Knob(f"cut {m}", "tile", tuple(cuts[m]), active_if=(0, (i,))) for i, m in enumerate(sizes)]
+    return Space((*knobs, *_loops(a)), version=VERSION, name="strips")
+
+
+def _tiles(a: Anchor, target: tvm.target.Target) -> tuple[tuple[int, int], ...]:
+    """Tiles of the image and blocks of filters whose products registers hold."""
+    most = vector_unit(target).registers
+    return tuple((t, b) for t in range(1, 15) for b in divisors(a.blocks) if most / 4 <= t * b <= most - 4 and b <= 4)
+
+
+def _loops(a: Anchor) -> tuple[Knob, Knob]:
+    return (
+        Knob("order", "choice", ("pixels blocks", "blocks pixels")),
+        Knob("unroll", "choice", tuple(u for u in (1, 2, 4) if a.reduce[2] % u == 0)),
     )
 
 
@@ -288,24 +347,16 @@ def _constant(values: np.ndarray, dtype: str, name: str) -> Any:
     return at
 
 
-def _schedule(mod: tvm.IRModule, a: Anchor, m: int, knobs: dict[str, Any]) -> Schedule:
-    s = copied(mod)
-    for name in a.others:
-        s.compute_inline(s.get_sblock(name))
-    if a.pad:
-        pad_apart(s, a)
-    _transform_image(s, a)
-    _multiply(s, a, knobs)
-    _transform_back(s, a, m)
-    return s
-
-
-def _transform_image(s: Schedule, a: Anchor) -> None:
+def _transform_image(s: Schedule, a: Anchor, strip: Any = None) -> None:
+    """Of all tiles in parallel, or within the loop over strips."""
     whole, half, cut = (s.get_sblock(name) for name in ("whole", "half", "cut"))
-    y, x, t, c, r = s.get_loops(whole)
+    if strip is not None:
+        s.compute_at(whole, strip, preserve_unit_loops=True)
+    *_, y, x, t, c, r = s.get_loops(whole)
     c, lane = s.split(c, [None, _width(a)])
     s.reorder(t, c, y, x, r, lane)
-    s.parallel(t)
+    if strip is None:
+        s.parallel(t)
     for loop in (y, x, r):
         s.unroll(loop)
     s.vectorize(lane)
@@ -326,16 +377,20 @@ def _transform_image(s: Schedule, a: Anchor) -> None:
         s.decompose_reduction(block, _first_reduce(s, block))
 
 
-def _multiply(s: Any, a: Anchor, knobs: dict[str, Any]) -> None:
+def _multiply(s: Any, a: Anchor, tile: Any, knobs: dict[str, Any], strip: Any = None) -> None:
+    """The products of each of the transformed tile's elements: these in parallel, or within the loop over strips."""
     product = s.get_sblock("product")
-    some, blocks = knobs["tile"]
+    some, blocks = tile
     local = s.cache_write(product, 0, "local")
-    y, x, t, b, f = s.get_loops(local)
+    if strip is not None:
+        s.compute_at(local, strip, preserve_unit_loops=True)
+    *_, y, x, t, b, f = s.get_loops(local)
     t, ti = s.split(t, [None, some])
     b, bi = s.split(b, [None, blocks])
     outer = (t, b) if knobs["order"] == "pixels blocks" else (b, t)
     s.reorder(y, x, *outer, ti, bi, f)
-    s.parallel(s.fuse(y, x))
+    if strip is None:
+        s.parallel(s.fuse(y, x))
     s.unroll(ti)
     s.unroll(bi)
     s.vectorize(f)
@@ -349,14 +404,19 @@ def _multiply(s: Any, a: Anchor, knobs: dict[str, Any]) -> None:
     s.decompose_reduction(product, k)
 
 
-def _transform_back(s: Schedule, a: Anchor, m: int) -> None:
+def _transform_back(s: Schedule, a: Anchor, m: int, rows: int = 1) -> Any:
+    """In parallel strips of so many rows of tiles; returns the loop over them."""
     last, out, fold = s.get_sblock(a.last), s.get_sblock("out"), s.get_sblock("fold")
     n, y, x, channel = s.get_loops(last)
     y, yi = s.split(y, [None, m])
     x, xi = s.split(x, [None, m])
     b, f = s.split(channel, [None, a.lanes])
-    s.reorder(n, y, x, b, yi, xi, f)
-    s.parallel(s.fuse(n, y))
+    inner = []
+    if rows > 1:
+        y, *inner = s.split(y, [None, rows])
+    s.reorder(n, y, *inner, x, b, yi, xi, f)
+    strip = s.fuse(n, y)
+    s.parallel(strip)
     for loop in (yi, xi):
         s.unroll(loop)
     s.vectorize(f)
@@ -372,6 +432,7 @@ def _transform_back(s: Schedule, a: Anchor, m: int) -> None:
             s.unroll(loop)
         s.vectorize(spatial[-1])
         s.decompose_reduction(block, _first_reduce(s, block))
+    return strip
 
 
 def _first_reduce(s: Schedule, block: Any) -> Any:
