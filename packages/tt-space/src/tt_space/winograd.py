@@ -87,21 +87,24 @@ class _Winograd(TemplateRows):
         self.features = Features(mod, target)
         weight = _conv(mod, anchor).reads[1].source
         self._weight = next(i for i, p in enumerate(mod["main"].params) if p.same_as(weight) or p.name == weight.name)
-        self._variants: dict[int, tvm.IRModule] = {}
+        self._variants: dict[tuple[int, int], tvm.IRModule] = {}
 
     def scheduled(self, knobs: dict[str, Any]) -> Schedule:
-        m = knobs["outputs"]
-        if m not in self._variants:
-            self._variants[m] = _rewritten(self.mod, self.anchor, m, self._weight)
-        s = copied(self._variants[m])
-        for name in self.anchor.others:
-            s.compute_inline(s.get_sblock(name))
-        self._schedule(s, knobs)
+        m, rows, tile = self._cut(knobs)
+        if (m, rows) not in self._variants:
+            s = copied(_rewritten(self.mod, self.anchor, m, self._weight))
+            for name in self.anchor.others:
+                s.compute_inline(s.get_sblock(name))
+            _transform(s, self.anchor, m, rows)
+            self._variants[m, rows] = s.mod
+        s = copied(self._variants[m, rows])
+        _multiply(s, self.anchor, tile, knobs, rows == 0)
         return s
 
     @abstractmethod
-    def _schedule(self, s: Schedule, knobs: dict[str, Any]) -> None:
-        """Schedule Winograd's steps, with all that is fused before the convolution inlined."""
+    def _cut(self, knobs: dict[str, Any]) -> tuple[int, int, Any]:
+        """Size of the output tile, rows of tiles in a strip, 0 for the whole image, and tiles and blocks in
+        registers."""
 
     def repack(self, row: np.ndarray) -> Repacked:
         """The weights, transformed for the size of output tile that the row chooses."""
@@ -125,17 +128,13 @@ class WinogradPrograms(_Winograd):
             self.space,
             self.exact,
             products,
-            lambda s, knobs: _multiply(s, self.anchor, knobs["tile"], knobs),
+            lambda s, knobs: _multiply(s, self.anchor, knobs["tile"], knobs, True),
             self.features,
             "outputs",
         )
 
-    def _schedule(self, s: Schedule, knobs: dict[str, Any]) -> None:
-        if self.anchor.pad:
-            pad_apart(s, self.anchor)
-        _transform_image(s, self.anchor)
-        _multiply(s, self.anchor, knobs["tile"], knobs)
-        _transform_back(s, self.anchor, knobs["outputs"])
+    def _cut(self, knobs: dict[str, Any]) -> tuple[int, int, Any]:
+        return knobs["outputs"], 0, knobs["tile"]
 
 
 class StripPrograms(_Winograd):
@@ -149,14 +148,9 @@ class StripPrograms(_Winograd):
         super().__init__(mod, target)
         self.space = _strips(self.anchor, target)
 
-    def _schedule(self, s: Schedule, knobs: dict[str, Any]) -> None:
-        m = knobs["outputs"]
-        rows, *tile = knobs[f"cut {m}"]
-        strip = _transform_back(s, self.anchor, m, rows)
-        _multiply(s, self.anchor, tile, knobs, strip)
-        _transform_image(s, self.anchor, strip)
-        if self.anchor.pad:
-            pad_within(s, self.anchor, strip)
+    def _cut(self, knobs: dict[str, Any]) -> tuple[int, int, Any]:
+        rows, *tile = knobs[f"cut {knobs['outputs']}"]
+        return knobs["outputs"], rows, tile
 
 
 def _products(a: Anchor, m: int, dtype: str) -> tirx.PrimFunc:
@@ -347,6 +341,18 @@ def _constant(values: np.ndarray, dtype: str, name: str) -> Any:
     return at
 
 
+def _transform(s: Schedule, a: Anchor, m: int, rows: int) -> None:
+    """All but the products, in strips of so many rows of tiles, 0 for step by step."""
+    strip = _transform_back(s, a, m, rows)
+    if rows:
+        s.compute_at(s.get_sblock("product"), strip, preserve_unit_loops=True)
+    _transform_image(s, a, strip if rows else None)
+    if a.pad and rows:
+        pad_within(s, a, strip)
+    elif a.pad:
+        pad_apart(s, a)
+
+
 def _transform_image(s: Schedule, a: Anchor, strip: Any = None) -> None:
     """Of all tiles in parallel, or within the loop over strips."""
     whole, half, cut = (s.get_sblock(name) for name in ("whole", "half", "cut"))
@@ -377,19 +383,17 @@ def _transform_image(s: Schedule, a: Anchor, strip: Any = None) -> None:
         s.decompose_reduction(block, _first_reduce(s, block))
 
 
-def _multiply(s: Any, a: Anchor, tile: Any, knobs: dict[str, Any], strip: Any = None) -> None:
-    """The products of each of the transformed tile's elements: these in parallel, or within the loop over strips."""
+def _multiply(s: Any, a: Anchor, tile: Any, knobs: dict[str, Any], parallel: bool) -> None:
+    """The products of each of the transformed tile's elements: these in parallel, or within a loop that is."""
     product = s.get_sblock("product")
     some, blocks = tile
     local = s.cache_write(product, 0, "local")
-    if strip is not None:
-        s.compute_at(local, strip, preserve_unit_loops=True)
     *_, y, x, t, b, f = s.get_loops(local)
     t, ti = s.split(t, [None, some])
     b, bi = s.split(b, [None, blocks])
     outer = (t, b) if knobs["order"] == "pixels blocks" else (b, t)
     s.reorder(y, x, *outer, ti, bi, f)
-    if strip is None:
+    if parallel:
         s.parallel(s.fuse(y, x))
     s.unroll(ti)
     s.unroll(bi)
@@ -404,8 +408,8 @@ def _multiply(s: Any, a: Anchor, tile: Any, knobs: dict[str, Any], strip: Any = 
     s.decompose_reduction(product, k)
 
 
-def _transform_back(s: Schedule, a: Anchor, m: int, rows: int = 1) -> Any:
-    """In parallel strips of so many rows of tiles; returns the loop over them."""
+def _transform_back(s: Schedule, a: Anchor, m: int, rows: int) -> Any:
+    """In parallel strips of so many rows of tiles, one at least; returns the loop over them."""
     last, out, fold = s.get_sblock(a.last), s.get_sblock("out"), s.get_sblock("fold")
     n, y, x, channel = s.get_loops(last)
     y, yi = s.split(y, [None, m])
