@@ -45,6 +45,32 @@ def test_equals_float64_but_for_rounding(name):
     assert (error <= 1e-6 * np.maximum(np.abs(wanted), 1.0 if "gelu" in name else 1e-7)).all()
 
 
+@pytest.mark.parametrize("exponent", [0.75, 0.5, 0.25, 1.5, -0.5, -0.75, -1.0, 3.0, 8.0])
+def test_powers_of_quarters_are_roots_and_products(exponent):
+    x = X if exponent > 0 and exponent.is_integer() else np.abs(X) + np.float32(1e-6)
+    wanted = x.astype(np.float64) ** exponent
+    mod = _module(x.shape, lambda v: relax.op.power(v, relax.const(exponent, "float32")))
+    assert (np.abs(_run(mod, x) - wanted) <= 1e-6 * np.abs(wanted) + 1e-37).all()
+    legal = relax.transform.LegalizeOps(legalizers(resolve("native")))(mod).script()
+    assert "T.pow" not in legal
+
+
+@pytest.mark.parametrize("exponent", [0.75, -0.25])
+def test_powers_of_zero_and_of_negative_numbers_are_what_they_are(exponent):
+    x = np.array([0.0, -1.0, np.inf, 1.0], dtype=np.float32)
+    got = _run(_module(x.shape, lambda v: relax.op.power(v, relax.const(exponent, "float32"))), x)
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(got, np.power(x, np.float32(exponent)))
+
+
+def test_other_powers_stay_with_the_library():
+    for exponent in (2.2, 2.0, 1.0, 40.0):
+        mod = _module((4,), lambda v, e=exponent: relax.op.power(v, relax.const(e, "float32")))
+        assert "T.pow" in relax.transform.LegalizeOps(legalizers(resolve("native")))(mod).script()
+    each = _module((4,), lambda v: relax.op.power(v, relax.const(np.full(4, 0.5), "float32")))
+    assert "T.pow" in relax.transform.LegalizeOps(legalizers(resolve("native")))(each).script()
+
+
 def test_softmax_of_any_axis_equals_float64():
     x = (np.random.default_rng(0).normal(size=(3, 5, 7)) * 20).astype(np.float32)
     power = np.exp(x.astype(np.float64))
