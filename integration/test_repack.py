@@ -21,7 +21,7 @@ def output(ready, rows, x):
     return machine["main"](tensor(x, cpu())).numpy()
 
 
-@pytest.mark.parametrize("part", range(4), ids=["template", "winograd", "strips", "sketch"])
+@pytest.mark.parametrize("part", [0, 1, 2], ids=["template", "winograd", "sketch"])
 def test_a_row_of_every_part_is_deployed_and_right(ready, part):
     from tt_core.compiler.lower import unpack
     from tt_space import Both, InvalidRow
@@ -52,7 +52,7 @@ def test_the_backend_measures_and_checks_programs_with_repacked_constants(ready)
     rows = task.space.sample(300, np.random.default_rng(1))
     backend = TvmBackend()
     backend.open(task)
-    for row in [*rows[rows[:, 0] == 1][:2], *rows[rows[:, 0] == 2][:2]]:
+    for row in rows[rows[:, 0] == 1][:2]:
         candidate = backend.build(task, row)
         assert candidate.run(2) > 0
         assert candidate.check() is None

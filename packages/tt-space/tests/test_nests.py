@@ -7,7 +7,7 @@ import pytest
 import tvm
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
-from tt_space import Both, Sketch, SketchPrograms, TemplatePrograms, WinogradPrograms
+from tt_space import Both, Sketch, SketchPrograms, StepPrograms, TemplatePrograms
 from tt_space.nests.blocks import read_blocks
 from tt_space.nests.features import COUNTS, features_of
 from tt_space.nests.index import Affine, Atom, Differs, Loop, Uninterpreted, divided, remainder, uniform
@@ -178,7 +178,7 @@ def test_a_templates_rows_are_as_tvm_extracts_them(size, channels, seed):
 
 def test_winograds_rows_are_as_tvm_extracts_them_with_remainders_and_without():
     mod = lower(convolution, [(1, 12, 12, 16), (32, 16, 3, 3), (32,)], packed=True)
-    programs = WinogradPrograms(mod, NATIVE)
+    programs = StepPrograms(mod, NATIVE)
     rows = programs.space.sample(24, np.random.default_rng(1))
     tiles = {(36 if v["outputs"] == 2 else 9) % v["tile"][0] == 0 for v in map(programs.space.decode, rows)}
     assert tiles == {True, False}

@@ -8,11 +8,11 @@ import pytest
 import tvm
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tt_space import Both, InvalidRow, Sketch, StripPrograms, Template, TemplatePrograms, WinogradPrograms
+from tt_space import Both, InvalidRow, Sketch, StepPrograms, Template, TemplatePrograms, WinogradPrograms
 from tt_space.machine import VectorUnit, vector_unit
 from tt_space.packing import legalizers
 from tt_space.template import has_template
-from tt_space.winograd import has_winograd, matrices, transformed
+from tt_space.winograd import has_winograd, matrices, transformed, winograd_parts
 from tvm import relax
 
 NATIVE = {"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu(), "num-cores": 2}
@@ -409,9 +409,9 @@ def square(batch, size, channels, filters, padding, epilogue=None):
 )
 def test_winograd_of_awkward_sizes(batch, size, channels, filters, seed):
     on, mod, inputs, want = square(batch, size, channels, filters, (1, 1, 1, 1))
-    kinds: list[Any] = [WinogradPrograms(mod, on)]
+    kinds: list[Any] = [StepPrograms(mod, on)]
     with suppress(ValueError):  # too small for strips
-        kinds.append(StripPrograms(mod, on))
+        kinds.append(WinogradPrograms(mod, on))
     for programs in kinds:
         for row in programs.space.sample(2, np.random.default_rng(seed)):
             how = programs.repack(row)
@@ -423,7 +423,7 @@ def test_winograd_of_awkward_sizes(batch, size, channels, filters, seed):
 @pytest.mark.parametrize("padding", [(0, 0, 0, 0), (1, 1, 1, 1)])
 def test_strips_of_every_cut_compute_the_convolution(padding):
     on, mod, inputs, want = square(1, (16, 11), 32, 48, padding)
-    programs = StripPrograms(mod, on)
+    programs = WinogradPrograms(mod, on)
     knobs = {k.name: k for k in programs.space.knobs}
     rng, heights = np.random.default_rng(0), set()
     for m in knobs["outputs"].choices:
@@ -442,10 +442,24 @@ def test_strips_of_every_cut_compute_the_convolution(padding):
 
 def test_an_image_of_one_strip_has_none():
     on, mod, *_ = square(1, (4, 9), 16, 64, (1, 1, 1, 1))
-    assert {k.choices for k in StripPrograms(mod, on).space.knobs if k.name == "outputs"} == {(2,)}
+    assert {k.choices for k in WinogradPrograms(mod, on).space.knobs if k.name == "outputs"} == {(2,)}
     on, mod, *_ = square(1, (2, 9), 16, 64, (1, 1, 1, 1))
     with pytest.raises(ValueError, match="as many as the threads"):
-        StripPrograms(mod, on)
+        WinogradPrograms(mod, on)
+
+
+@pytest.mark.parametrize(
+    ("size", "channels", "parts"),
+    [
+        ((12, 12), 16, ["winograd"]),
+        ((2, 12), 16, ["steps"]),  # one row of tiles for two threads
+        ((12, 12), 352, ["winograd", "steps"]),  # 36 x 352 x 352 transformed weights
+    ],
+    ids=["strips", "too few strips", "long weights"],
+)
+def test_threads_share_winograds_weights_where_there_is_a_reason(size, channels, parts):
+    on, mod, *_ = square(1, size, channels, channels, (1, 1, 1, 1))
+    assert [p.space.name for p in winograd_parts(mod, on)] == parts
 
 
 @pytest.mark.parametrize("name", EPILOGUES)
@@ -453,14 +467,14 @@ def test_winograd_keeps_what_was_fused(name):
     emit, by_hand = EPILOGUES[name]
     on, mod, inputs, want = square(1, (10, 7), 16, 24, (0, 0, 0, 0), emit)
     programs: Any = Both().open(mod, on)
-    assert programs.space.name == "template+winograd+strips+sketch"
+    assert programs.space.name == "template+winograd+sketch"
     rows = programs.space.sample(64, np.random.default_rng(0))
-    for row in [*rows[rows[:, 0] == 1][:2], *rows[rows[:, 0] == 2][:2]]:
+    for row in rows[rows[:, 0] == 1][:2]:
         how = programs.repack(row)
         repacked = [how.make(x) if i == how.position else x for i, x in enumerate(inputs)]
         got = run(programs, row, repacked, on)
         assert np.abs(got - by_hand(want)).max() <= 5e-5 * np.abs(by_hand(want)).max()
-    for part in (0, 3):
+    for part in (0, 2):
         assert programs.repack(rows[rows[:, 0] == part][0]) is None, "templates and sketches take constants as they are"
 
 

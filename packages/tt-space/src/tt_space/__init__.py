@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from tt_space.programs import InvalidRow, Programs, Repacked
     from tt_space.sketch import Sketch, SketchPrograms
     from tt_space.template import TemplatePrograms
-    from tt_space.winograd import StripPrograms, WinogradPrograms
+    from tt_space.winograd import StepPrograms, WinogradPrograms
 
 __all__ = [
     "Both",
@@ -19,7 +19,7 @@ __all__ = [
     "Repacked",
     "Sketch",
     "SketchPrograms",
-    "StripPrograms",
+    "StepPrograms",
     "Template",
     "TemplatePrograms",
     "Union",
@@ -31,7 +31,7 @@ _MODULES = {
     "programs": ("InvalidRow", "Programs", "Repacked"),
     "sketch": ("Sketch", "SketchPrograms"),
     "template": ("TemplatePrograms",),
-    "winograd": ("StripPrograms", "WinogradPrograms"),
+    "winograd": ("StepPrograms", "WinogradPrograms"),
 }
 
 

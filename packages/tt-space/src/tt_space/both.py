@@ -20,7 +20,7 @@ from tt_space.recurrent import STEP, RecurrentPrograms, has_step
 from tt_space.rows import RowPrograms
 from tt_space.sketch import SketchPrograms
 from tt_space.template import TemplatePrograms, has_template
-from tt_space.winograd import StripPrograms, WinogradPrograms, has_winograd
+from tt_space.winograd import has_winograd, winograd_parts
 
 __all__ = ["Both", "Template", "Union"]
 
@@ -28,8 +28,8 @@ PRIOR = {
     "template": 5.0,
     "recurrent": 5.0,
     "pointwise": 5.0,
-    "strips": 3.0,
-    "winograd": 2.0,
+    "winograd": 3.0,
+    "steps": 2.0,
     "rows": 2.0,
     "pooling": 2.0,
     "sketch": 1.0,
@@ -73,11 +73,7 @@ def _templates(mod: tvm.IRModule, target: tvm.target.Target) -> list[Programs]:
     if not has_template(mod):
         return _light(mod, target) if target.kind.name == "llvm" else []
     found: list[Programs] = [TemplatePrograms(mod, target)]
-    if has_winograd(mod):
-        found.append(WinogradPrograms(mod, target))
-        with suppress(ValueError):  # the image has too few strips
-            found.append(StripPrograms(mod, target))
-    return found
+    return [*found, *winograd_parts(mod, target)] if has_winograd(mod) else found
 
 
 def _light(mod: tvm.IRModule, target: tvm.target.Target) -> list[Programs]:

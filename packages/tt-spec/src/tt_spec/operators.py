@@ -52,7 +52,7 @@ def operator_features(task: Task) -> np.ndarray:
     found["conv2d"] &= not found["depthwise_conv2d"]
     found["batch_matmul"] = found["dense"] and ("batch" in words or _batched(task.shapes))
     found["dense"] &= not found["batch_matmul"]
-    found["conv2d_winograd"] = any("winograd" in s.name.split("+") for s in task.spaces)
+    found["conv2d_winograd"] = any({"winograd", "steps"} & set(s.name.split("+")) for s in task.spaces)
     found["other"] = not any(found.values())
     return np.array([found[f] for f in OPERATOR_FEATURES], dtype=np.float64)
 
