@@ -35,6 +35,9 @@ LONG = 4 << 20
 """Elements of transformed weights that are too many for each thread to read all. On two Zen 5 cores that share no cache
 strips took 0.8 of the time of steps with 2.4 million (256 channels), 1.1 with 9.4 million (512)."""
 
+Strip = tuple[int, int]
+"""Rows and columns of tiles: some whole rows, or a part of one."""
+
 _POINTS = {2: (0, 1, -1), 4: (0, 1, -1, 2, -2)}
 
 
@@ -104,24 +107,23 @@ class _Winograd(TemplateRows):
         self.features = Features(mod, target)
         weight = _conv(mod, anchor).reads[1].source
         self._weight = next(i for i, p in enumerate(mod["main"].params) if p.same_as(weight) or p.name == weight.name)
-        self._variants: dict[tuple[int, int], tvm.IRModule] = {}
+        self._variants: dict[tuple[int, Strip | None], tvm.IRModule] = {}
 
     def scheduled(self, knobs: dict[str, Any]) -> Schedule:
-        m, rows, tile = self._cut(knobs)
-        if (m, rows) not in self._variants:
+        m, strip, tile = self._cut(knobs)
+        if (m, strip) not in self._variants:
             s = copied(_rewritten(self.mod, self.anchor, m, self._weight))
             for name in self.anchor.others:
                 s.compute_inline(s.get_sblock(name))
-            _transform(s, self.anchor, m, rows)
-            self._variants[m, rows] = s.mod
-        s = copied(self._variants[m, rows])
-        _multiply(s, self.anchor, tile, knobs, rows == 0)
+            _transform(s, self.anchor, m, strip)
+            self._variants[m, strip] = s.mod
+        s = copied(self._variants[m, strip])
+        _multiply(s, self.anchor, tile, knobs, strip is None)
         return s
 
     @abstractmethod
-    def _cut(self, knobs: dict[str, Any]) -> tuple[int, int, Any]:
-        """Size of the output tile, rows of tiles in a strip, 0 for the whole image, and tiles and blocks in
-        registers."""
+    def _cut(self, knobs: dict[str, Any]) -> tuple[int, Strip | None, Any]:
+        """Size of the output tile, strip, and tiles and blocks in registers."""
 
     def repack(self, row: np.ndarray) -> Repacked:
         """The weights, transformed for the size of output tile that the row chooses."""
@@ -151,13 +153,13 @@ class StepPrograms(_Winograd):
             "outputs",
         )
 
-    def _cut(self, knobs: dict[str, Any]) -> tuple[int, int, Any]:
-        return knobs["outputs"], 0, knobs["tile"]
+    def _cut(self, knobs: dict[str, Any]) -> tuple[int, Strip | None, Any]:
+        return knobs["outputs"], None, knobs["tile"]
 
 
 class WinogradPrograms(_Winograd):
-    """All steps for a strip of the image, a few rows of tiles, before the next one: what a step makes of it stays in
-    the cache of the thread that made it, and each thread reads all weights.
+    """All steps for a strip of the image, some rows of tiles or a part of one, before the next one: what a step makes
+    of it stays in the cache of the thread that made it, and each thread reads all weights.
 
     Raises `ValueError` for an image that cannot be cut so.
     """
@@ -166,9 +168,9 @@ class WinogradPrograms(_Winograd):
         super().__init__(mod, target)
         self.space = _strips(self.anchor, target)
 
-    def _cut(self, knobs: dict[str, Any]) -> tuple[int, int, Any]:
-        rows, *tile = knobs[f"cut {knobs['outputs']}"]
-        return knobs["outputs"], rows, tile
+    def _cut(self, knobs: dict[str, Any]) -> tuple[int, Strip | None, Any]:
+        rows, columns, *tile = knobs[f"cut {knobs['outputs']}"]
+        return knobs["outputs"], (rows, columns), tile
 
 
 def _products(a: Anchor, m: int, dtype: str) -> tirx.PrimFunc:
@@ -197,11 +199,12 @@ def _space(a: Anchor, target: tvm.target.Target) -> Space:
 
 def _strips(a: Anchor, target: tvm.target.Target) -> Space:
     n, height, width = a.pixels
-    cuts: dict[int, list[tuple[int, int, int]]] = {}
+    cuts: dict[int, list[tuple[int, int, int, int]]] = {}
     for m in OUTPUTS:
         high, wide = -(-height // m), -(-width // m)
-        rows = [r for r in divisors(high) if n * high // r >= threads_of(target)]
-        cuts[m] = [(r, t, b) for r in rows for t, b in _tiles(a, target) if r * wide % t == 0]
+        strips = [*((1, c) for c in divisors(wide)), *((r, wide) for r in divisors(high)[1:])]
+        strips = [(r, c) for r, c in strips if n * high * wide // (r * c) >= threads_of(target)]
+        cuts[m] = [(r, c, t, b) for r, c in strips for t, b in _tiles(a, target) if r * c % t == 0]
     sizes = tuple(m for m in OUTPUTS if cuts[m])
     if not sizes:
         raise ValueError("no strips of the image are as many as the threads and hold whole tiles of the registers")
@@ -359,27 +362,27 @@ def _constant(values: np.ndarray, dtype: str, name: str) -> Any:
     return at
 
 
-def _transform(s: Schedule, a: Anchor, m: int, rows: int) -> None:
-    """All but the products, in strips of so many rows of tiles, 0 for step by step."""
-    strip = _transform_back(s, a, m, rows)
-    if rows:
-        s.compute_at(s.get_sblock("product"), strip, preserve_unit_loops=True)
-    _transform_image(s, a, strip if rows else None)
-    if a.pad and rows:
-        pad_within(s, a, strip)
+def _transform(s: Schedule, a: Anchor, m: int, strip: Strip | None) -> None:
+    """All but the products."""
+    outer = _transform_back(s, a, m, strip)
+    if strip is not None:
+        s.compute_at(s.get_sblock("product"), outer, preserve_unit_loops=True)
+    _transform_image(s, a, None if strip is None else outer)
+    if a.pad and strip is not None:
+        pad_within(s, a, outer)
     elif a.pad:
         pad_apart(s, a)
 
 
-def _transform_image(s: Schedule, a: Anchor, strip: Any = None) -> None:
-    """Of all tiles in parallel, or within the loop over strips."""
+def _transform_image(s: Schedule, a: Anchor, task: Any = None) -> None:
+    """Of all tiles in parallel, or within the loop over strips, `task`."""
     whole, half, cut = (s.get_sblock(name) for name in ("whole", "half", "cut"))
-    if strip is not None:
-        s.compute_at(whole, strip, preserve_unit_loops=True)
+    if task is not None:
+        s.compute_at(whole, task, preserve_unit_loops=True)
     *_, y, x, t, c, r = s.get_loops(whole)
     c, lane = s.split(c, [None, _width(a)])
     s.reorder(t, c, y, x, r, lane)
-    if strip is None:
+    if task is None:
         s.parallel(t)
     for loop in (y, x, r):
         s.unroll(loop)
@@ -426,19 +429,23 @@ def _multiply(s: Any, a: Anchor, tile: Any, knobs: dict[str, Any], parallel: boo
     s.decompose_reduction(product, k)
 
 
-def _transform_back(s: Schedule, a: Anchor, m: int, rows: int) -> Any:
-    """In parallel strips of so many rows of tiles, one at least; returns the loop over them."""
+def _transform_back(s: Schedule, a: Anchor, m: int, strip: Strip | None) -> Any:
+    """In parallel by strips, or by rows of tiles; returns that loop."""
     last, out, fold = s.get_sblock(a.last), s.get_sblock("out"), s.get_sblock("fold")
     n, y, x, channel = s.get_loops(last)
     y, yi = s.split(y, [None, m])
     x, xi = s.split(x, [None, m])
     b, f = s.split(channel, [None, a.lanes])
-    inner = []
-    if rows > 1:
-        y, *inner = s.split(y, [None, rows])
-    s.reorder(n, y, *inner, x, b, yi, xi, f)
-    strip = s.fuse(n, y)
-    s.parallel(strip)
+    outer, inner = [n, y], [x]
+    if strip is not None and strip[0] > 1:
+        above, row = s.split(y, [None, strip[0]])
+        outer, inner = [n, above], [row, x]
+    elif strip is not None:
+        left, column = s.split(x, [None, strip[1]])
+        outer, inner = [n, y, left], [column]
+    s.reorder(*outer, *inner, b, yi, xi, f)
+    task = s.fuse(*outer)
+    s.parallel(task)
     for loop in (yi, xi):
         s.unroll(loop)
     s.vectorize(f)
@@ -454,7 +461,7 @@ def _transform_back(s: Schedule, a: Anchor, m: int, rows: int) -> Any:
             s.unroll(loop)
         s.vectorize(spatial[-1])
         s.decompose_reduction(block, _first_reduce(s, block))
-    return strip
+    return task
 
 
 def _first_reduce(s: Schedule, block: Any) -> Any:
