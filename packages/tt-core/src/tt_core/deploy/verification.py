@@ -81,6 +81,7 @@ class Wanted:
         untuned: The untuned program's outputs.
         peer: The peer's, one way after the other; empty without one that can run the model.
         draws: Those of the peer's nudged runs, the first of them not nudged; empty for a model that rounds nothing.
+        tuned: The tuned program's, where it was asked to choose the inputs.
     """
 
     model: Model
@@ -88,6 +89,7 @@ class Wanted:
     untuned: list[np.ndarray]
     peer: list[list[np.ndarray]] = field(default_factory=list)
     draws: list[list[np.ndarray]] = field(default_factory=list)
+    tuned: list[np.ndarray] | None = None
 
     def doubts(self) -> list[str]:
         """Outputs of which a comparison tells nothing, and why."""
@@ -164,7 +166,7 @@ def telling(
             break
     doubts, best = min(found, key=lambda one: len(one[0]))
     if tuned is not None:
-        best = replace(best, untuned=run(best.inputs))
+        best = replace(best, untuned=run(best.inputs), tuned=best.untuned)
         if len(best.doubts()) > len(doubts):
             return telling(model, inputs, run, say)
         doubts = best.doubts()
