@@ -215,8 +215,9 @@ def one_line(text: str) -> str:
     return " ".join(text.split())[:400]
 
 
-def follow(options: Any, first: int, found: dict[str, Any]) -> None:
-    """Run a share of the tests in processes that are replaced when they crash or hang."""
+def follow(options: Any, first: int, found: dict[str, Any], broken: list[str]) -> None:
+    """Run a share of the tests in processes that are replaced when they crash or hang; one that does so between two
+    tests, or before the first, ends the share."""
     start, step, verbose = first, options.processes, options.verbose
     while True:
         command = [sys.executable, __file__, "--only", options.only, "--worker", str(start), str(step)]
@@ -242,6 +243,8 @@ def follow(options: Any, first: int, found: dict[str, Any]) -> None:
                     print(f"{told['state']:<8}{told['name']}  {told['why']}", flush=True)
         process.wait()
         if current is None:
+            if process.returncode:
+                broken.append(f"share {first} ended without a word, code {process.returncode}: run it again")
             return
         found[current["name"]] = {**current, "state": "fails", "why": "the process died or hung", "operators": ["?"]}
         if verbose:
@@ -305,8 +308,8 @@ def main() -> None:
     if options.worker:
         work(options, *options.worker)
         return
-    found = kept(options.save)
-    shares = [threading.Thread(target=follow, args=(options, i, found)) for i in range(options.processes)]
+    found, broken = kept(options.save), []
+    shares = [threading.Thread(target=follow, args=(options, i, found, broken)) for i in range(options.processes)]
     for share in shares:
         share.start()
     for share in shares:
@@ -320,6 +323,8 @@ def main() -> None:
         lost = [n for n, t in before.items() if t["state"] in ("passes", "fixed") and n in found]
         lost = [n for n in lost if found[n]["state"] == "fails"]
         print(f"\npassed before and fail now: {', '.join(lost) or 'none'}")
+    if broken:
+        raise SystemExit("\n".join(broken))
 
 
 if __name__ == "__main__":
