@@ -2,7 +2,8 @@
 
 F(m x m, 3 x 3) computes m x m outputs of one channel pair with (m + 2)^2 multiplications instead of 9 m^2: a quarter
 for m = 4, 4/9 for m = 2. The weights are transformed when the model is compiled,
-`(m + 2, m + 2, blocks, channels, lanes)`.
+`(m + 2, m + 2, blocks, channels, lanes)`. Transforming the image, multiplying and transforming back are done strip by
+strip of the image (`WinogradPrograms`), or one after the other (`StepPrograms`).
 
 Source: Lavin and Gray (2016), Fast algorithms for convolutional neural networks, CVPR, arXiv:1509.09308.
 """
@@ -75,13 +76,12 @@ def winograd_parts(mod: tvm.IRModule, target: tvm.target.Target) -> list[Program
     """The programs of such a workload: by strips; by steps where the image has too few, or the transformed weights are
     so long that threads had better share them."""
     try:
-        found: list[Programs] = [WinogradPrograms(mod, target)]
+        strips = WinogradPrograms(mod, target)
     except ValueError:
         return [StepPrograms(mod, target)]
-    anchor = find_anchor(mod)
-    assert anchor is not None
-    size = (max(OUTPUTS) + 2) ** 2 * anchor.reduce[2] * anchor.blocks * anchor.lanes
-    return [*found, StepPrograms(mod, target)] if size > LONG else found
+    a = strips.anchor
+    size = (max(OUTPUTS) + 2) ** 2 * a.reduce[2] * a.blocks * a.lanes
+    return [strips, StepPrograms(mod, target)] if size > LONG else [strips]
 
 
 def _fits(mod: tvm.IRModule, a: Anchor) -> bool:
