@@ -11,7 +11,7 @@ tunes every recorded operator alone, once per seed, with recipe autotvm's search
 live, to 1,500 trials. `stops` plays every stop rule over these tapes, for a stopper only cuts; over the short ones of
 `replay` with every number of trials scaled down (`--scale`). The seven parameters are chosen on ResNet-18's operators
 and shown on the others. `transfer` leaves the operator out and lends it the rows of the other recordings, or those of
-other models' alone.
+other models' alone; or it adds a short earlier run of the operator itself.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from tt_core.host import Host
 from tt_schedule.adaptive_stop import AdaptiveStop
 from tt_schedule.patience import Patience
 from tt_spec import Measurement, TaskState, Trial, VirtualClock
+from tt_spec.pieces.memory_store import MemoryStore
 from tt_spec.pieces.synthetic import synthetic_task
 
 SEARCH = ("surrogate=xgb", "surrogate.inputs=knobs", "surrogate.objective=rank", "draft=none", "stopper=none")
@@ -50,8 +51,11 @@ VARIANTS = {
     "scratch": (),
     "transfer": ("transfer=history",),
     "other models": ("transfer=history",),
+    "history": ("transfer=history",),
     "k-means": ("sampler=kmeans",),
 }
+EARLIER = 32
+"""Trials of the operator's own earlier run, from scratch and with another seed, on which "history" goes on."""
 TRIALS = 96
 GOALS = (0.9, 0.95, 0.98)
 OPERATORS = {  # ResNet-18's convolutions by the names of the recordings, and Inception's kin that chose nothing
@@ -114,8 +118,15 @@ def _recorded(folder: Path) -> dict[str, Recorded]:
     return found
 
 
-def _run(part: Recorded, sets: Sequence[str], seed: int, trials: int, lent: Sequence[Recorded] = ()) -> Run:
-    return tune(Host(), [part], "autotvm", (*SEARCH, f"batch={BATCH}", *sets), seed, trials, lent=lent)
+def _run(
+    part: Recorded,
+    sets: Sequence[str],
+    seed: int,
+    trials: int,
+    lent: Sequence[Recorded] = (),
+    store: MemoryStore | None = None,
+) -> Run:
+    return tune(Host(), [part], "autotvm", (*SEARCH, f"batch={BATCH}", *sets), seed, trials, lent=lent, store=store)
 
 
 # -- tapes: every operator tuned alone, once -----------------------------------------------------------------------
@@ -265,8 +276,10 @@ def _transfer(recorded: Mapping[str, Recorded], out: Path, seeds: int) -> None:
         kept = out / "transfer" / f"{name}--{variant}--{seed}.json"
         if kept.exists():
             continue
-        part, lent = recorded[name], _lent(recorded, name, variant)
-        run = _run(part, VARIANTS[variant], seed, TRIALS, lent)
+        part, lent, store = recorded[name], _lent(recorded, name, variant), MemoryStore()
+        if variant == "history":
+            _run(part, VARIANTS["scratch"], 1000 + seed, EARLIER, store=store)
+        run = _run(part, VARIANTS[variant], seed, TRIALS, lent, store)
         write_json(kept, {"quality": quality(run, part.best_s).round(6).tolist(), "seconds": run.t[-1]})
         print(f"transfer: {kept.name}", flush=True)
     found = {tuple(path.stem.split("--")): read_json(path) for path in sorted((out / "transfer").glob("*--*--*.json"))}

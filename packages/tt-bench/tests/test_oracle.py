@@ -10,6 +10,7 @@ from tt_bench.stats import quality
 from tt_bench.thinking import Thoughts
 from tt_bench_toy import recorded, task
 from tt_spec import TaskState, VirtualClock
+from tt_spec.pieces.memory_store import MemoryStore
 from tt_spec.testing import SchedulerContract, SearcherContract, mixed_task, wide_task
 from tt_spec.types import Measurement
 
@@ -71,3 +72,12 @@ def test_a_whole_model_is_tuned_with_weights(host, recording):
     best = sum(p.task.weight * p.best_s for p in recording.parts)
     assert run.true_s[-1] == pytest.approx(best) and set(run.task) == {0, 1}
     assert run.true_s[0] is None, "no model before each task has a program"
+
+
+def test_what_a_store_holds_is_not_measured_again_and_counts_as_held(host, part):
+    store = MemoryStore()
+    tune(host, [part], "oracle", [], 0, 8, thoughts=Thoughts(), store=store)
+    later = tune(host, [part], "random", [], 0, 16, thoughts=Thoughts(), store=store)
+    assert quality(later, part.best_s).tolist() == [1.0] * 16
+    first = [m.config for m in store.query() if m.origin != "again"]
+    assert len(set(first)) == len(first) == 24

@@ -1,4 +1,4 @@
-"""Sums and extremes of several tensors, as ONNX has them, are elementwise operators."""
+"""Sums and extremes of several tensors, and batch norms, as ONNX has them, are elementwise operators."""
 
 from __future__ import annotations
 
@@ -58,6 +58,42 @@ def test_several_tensors_become_elementwise_operators(kind, shapes):
     built = tvm.compile(relax.transform.LegalizeOps()(mod), target="llvm")
     got = relax.VirtualMachine(built, tvm.cpu())["main"](*map(tvm.runtime.tensor, inputs)).numpy()
     np.testing.assert_allclose(got, compute(*inputs), rtol=1e-6)
+
+
+def norm(shape, *, given):
+    """A batch norm of such an input; which of its statistics are inputs, too."""
+    helper, rng = onnx.helper, np.random.default_rng(1)
+    values = {
+        "scale": rng.uniform(-2, 2, shape[1]),
+        "shift": rng.uniform(-2, 2, shape[1]),
+        "mean": rng.uniform(-2, 2, shape[1]),
+        "variance": rng.uniform(0.1, 2, shape[1]),
+    }
+    values = {k: v.astype("float32") for k, v in values.items()}
+    node = helper.make_node("BatchNormalization", ["x", *values], ["out"], epsilon=0.25)
+    inputs = [helper.make_tensor_value_info("x", 1, shape)]
+    inputs += [helper.make_tensor_value_info(n, 1, values[n].shape) for n in given]
+    fixed = [onnx.numpy_helper.from_array(v, n) for n, v in values.items() if n not in given]
+    graph = helper.make_graph([node], "g", inputs, [helper.make_tensor_value_info("out", 1, shape)], fixed)
+    mod = models.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 15)])).mod
+    return passed(relax.transform.FoldConstant()(mod)), values
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (2, 3, 4), (2, 3, 4, 5)], ids=str)
+def test_a_batch_norm_that_stands_alone_is_a_product_and_a_sum(shape):
+    mod, values = norm(shape, given=())
+    assert operators(mod) == {"multiply", "add"}
+    x = np.random.default_rng(0).standard_normal(shape).astype("float32")
+    built = tvm.compile(relax.transform.LegalizeOps()(mod), target="llvm")
+    got = relax.VirtualMachine(built, tvm.cpu())["main"](tvm.runtime.tensor(x)).numpy()
+    of = {k: v.astype("float64").reshape(1, 3, *[1] * (len(shape) - 2)) for k, v in values.items()}
+    wanted = (x - of["mean"]) / np.sqrt(of["variance"] + 0.25) * of["scale"] + of["shift"]
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_a_batch_norm_whose_statistics_are_computed_stays():
+    mod, _ = norm((2, 3, 4, 5), given=("variance",))
+    assert "nn.batch_norm" in operators(mod)
 
 
 def stacked(axis, keepdims):

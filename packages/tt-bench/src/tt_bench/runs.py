@@ -84,6 +84,7 @@ def tune(
     lent: Sequence[Recorded] = (),
     goal: float | None = None,
     fitted: bool = False,
+    store: Any = None,
 ) -> Run:
     """Run a recipe on recorded tasks until `trials` rows are measured or nothing is left.
 
@@ -93,6 +94,8 @@ def tune(
         lent: Recordings of other tasks, from which a recipe with a transfer starts as from a history.
         goal: End after the batch with which so much of the best recorded speed is held.
         fitted: Let a model fitted to the rows answer for those that are not among them (`tt_bench.fitted`).
+        store: Where results go; what it holds of these tasks is restored, so that none of it is measured again, and
+            counts as held from the first trial. None is an empty one in memory.
     """
     plugins = Plugins(extra=[("tt-bench-replay", OraclePieces(parts))])
     chosen = host.recipe(recipe, sets, plugins)
@@ -107,7 +110,9 @@ def tune(
         clock = measurer.clock
     thinking = Thinking(thoughts, clock if isinstance(clock, VirtualClock) else None)
     tasks = tuple(p.task for p in parts)
-    store = plugins.build("store", "memory")
+    store = plugins.build("store", "memory") if store is None else store
+    earlier = [m for p in parts for m in store.query(p.task.key)]
+    past = len(list(store.query()))
     try:
         made = host.assemble(
             WatchedRecipe(chosen, thinking.model),
@@ -117,6 +122,7 @@ def tune(
             clock=clock,
             trials=trials,
             target=tasks[0].target if live else None,
+            known=lambda task: [m for m in earlier if m.task_key == task.key],
             warm=_known_ranks(chosen),
             lend=lender(parts, lent, plugins) if lent else (lambda task, rows: ()),
             pipeline=functools.partial(ThinkingPipeline, thinking=thinking),
@@ -124,8 +130,8 @@ def tune(
         began = clock.now()
 
         def told(reason: str) -> Run:
-            measured = [m for m in store.query() if m.error != "invalid"]
-            return _told(measured, parts, began, measurer, thinking, reason)
+            measured = [m for m in list(store.query())[past:] if m.error != "invalid"]
+            return _told(measured, parts, began, measurer, thinking, reason, earlier)
 
         arrival = Arrival(parts, goal, told)
         info = RunInfo("bench", tasks)
@@ -178,14 +184,15 @@ def _told(
     measurer: Any,
     thinking: Thinking,
     reason: str,
+    earlier: Sequence[Measurement],
 ) -> Run:
     number = {p.task.key: i for i, p in enumerate(parts)}
     weights = np.array([p.task.weight for p in parts])
     held: list[dict[bytes, tuple[float, float]]] = [{} for _ in parts]
     truth, least = np.full(len(parts), np.inf), np.full(len(parts), np.inf)
     t, task, seen, trues, found = [], [], [], [], []
-    for m in measured:
-        i = number[m.task_key]
+
+    def holds(i: int, m: Measurement) -> None:
         if m.seconds:
             at = parts[i].index.get(name := token(m.config))
             known = m.latency_s if at is None else float(parts[i].latency[at])
@@ -193,6 +200,12 @@ def _told(
             best = heapq.nsmallest(4, held[i].values())
             truth[i] = min(b for a, b in best if a <= 1.1 * best[0][0])
             least[i] = min(least[i], known)
+
+    for m in earlier:
+        holds(number[m.task_key], m)
+    for m in measured:
+        i = number[m.task_key]
+        holds(i, m)
         if m.origin == "again":  # a second look is no trial; it belongs to the trial before
             t[-1], trues[-1] = round(m.at - began, 6), _finite(float(weights @ truth))
             continue

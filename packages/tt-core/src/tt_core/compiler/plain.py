@@ -6,6 +6,7 @@ import functools
 import re
 from collections.abc import Callable
 
+import numpy as np
 import tvm
 import tvm_ffi
 from tvm import relax
@@ -34,7 +35,7 @@ def plain_operators(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRMo
 
     TVM's ONNX importer makes opaque functions of a Clip's bounds, and of Sum, Mean, Max and Min a reduction over
     tensors that were broadcast and stacked. Constants that an image is combined with often have fewer dimensions
-    than it, or come first.
+    than it, or come first. A batch norm that no convolution takes would be four operators, one of them a division.
     """
     rewriter = _Plain(mod)
     for var, func in mod.functions.items():
@@ -55,6 +56,27 @@ class _Plain(relax.PyExprMutator):
         if name in _ELEMENTWISE:
             return self._level(name, call)
         return self._pairwise(name, call) if name in _PAIRWISE else call
+
+    def visit_tuple_getitem_(self, item: relax.TupleGetItem) -> relax.Expr:
+        item = self.visit_expr_post_order(item)
+        call = self._behind(item.tuple_value, "relax.nn.batch_norm")
+        found = None if call is None or item.index != 0 else self._normed(call)
+        return item if found is None else found
+
+    def _normed(self, call: relax.Call) -> relax.Expr | None:
+        """A batch norm with constant statistics as a product and a sum; None where it is not one."""
+        x, dtype, shape = call.args[0], str(call.args[0].ty.dtype), dimensions(call.args[0])
+        values = [constant(a, self.lookup_binding) for a in call.args[1:]]
+        attrs = call.attrs
+        if shape is None or any(v is None for v in values) or attrs.training or not dtype.startswith("float"):
+            return None
+        scale, shift, mean, variance = (np.asarray(v, np.float64) for v in values)
+        factor = (scale if attrs.scale else 1.0) / np.sqrt(variance + attrs.epsilon)
+        addend = (shift if attrs.center else 0.0) - mean * factor
+        along = [1] * len(shape)
+        along[int(attrs.axis)] = -1
+        factor, addend = (relax.const(v.reshape(along).astype(dtype), dtype) for v in (factor, addend))
+        return self.builder_.normalize(relax.op.add(self.builder_.normalize(relax.op.multiply(x, factor)), addend))
 
     def _level(self, name: str, call: relax.Call) -> relax.Expr:
         """Constants beside an image with as many dimensions as it has and, where the order does not matter, behind it:
