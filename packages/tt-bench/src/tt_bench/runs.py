@@ -111,7 +111,6 @@ def tune(
     thinking = Thinking(thoughts, clock if isinstance(clock, VirtualClock) else None)
     tasks = tuple(p.task for p in parts)
     store = plugins.build("store", "memory") if store is None else store
-    earlier = [m for p in parts for m in store.query(p.task.key)]
     past = len(list(store.query()))
     try:
         made = host.assemble(
@@ -122,7 +121,7 @@ def tune(
             clock=clock,
             trials=trials,
             target=tasks[0].target if live else None,
-            known=lambda task: [m for m in earlier if m.task_key == task.key],
+            known=lambda task: store.query(task.key),
             warm=_known_ranks(chosen),
             lend=lender(parts, lent, plugins) if lent else (lambda task, rows: ()),
             pipeline=functools.partial(ThinkingPipeline, thinking=thinking),
@@ -130,8 +129,7 @@ def tune(
         began = clock.now()
 
         def told(reason: str) -> Run:
-            measured = [m for m in list(store.query())[past:] if m.error != "invalid"]
-            return _told(measured, parts, began, measurer, thinking, reason, earlier)
+            return _told(list(store.query()), past, parts, began, measurer, thinking, reason)
 
         arrival = Arrival(parts, goal, told)
         info = RunInfo("bench", tasks)
@@ -178,21 +176,24 @@ def _known_ranks(recipe: Any) -> Callable[[Task], np.ndarray | None]:
 
 
 def _told(
-    measured: Sequence[Measurement],
+    rows: Sequence[Measurement],
+    past: int,
     parts: Sequence[Recorded],
     began: float,
     measurer: Any,
     thinking: Thinking,
     reason: str,
-    earlier: Sequence[Measurement],
 ) -> Run:
+    """The run of what a store holds, whose first `past` rows were there before it."""
     number = {p.task.key: i for i, p in enumerate(parts)}
     weights = np.array([p.task.weight for p in parts])
     held: list[dict[bytes, tuple[float, float]]] = [{} for _ in parts]
     truth, least = np.full(len(parts), np.inf), np.full(len(parts), np.inf)
     t, task, seen, trues, found = [], [], [], [], []
-
-    def holds(i: int, m: Measurement) -> None:
+    for n, m in enumerate(rows):
+        i = number.get(m.task_key)
+        if i is None or m.error == "invalid":
+            continue
         if m.seconds:
             at = parts[i].index.get(name := token(m.config))
             known = m.latency_s if at is None else float(parts[i].latency[at])
@@ -200,12 +201,8 @@ def _told(
             best = heapq.nsmallest(4, held[i].values())
             truth[i] = min(b for a, b in best if a <= 1.1 * best[0][0])
             least[i] = min(least[i], known)
-
-    for m in earlier:
-        holds(number[m.task_key], m)
-    for m in measured:
-        i = number[m.task_key]
-        holds(i, m)
+        if n < past:
+            continue
         if m.origin == "again":  # a second look is no trial; it belongs to the trial before
             t[-1], trues[-1] = round(m.at - began, 6), _finite(float(weights @ truth))
             continue
