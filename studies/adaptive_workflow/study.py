@@ -3,15 +3,18 @@
     hatch run python studies/adaptive_workflow/study.py replay --recordings recordings --out workflow
     hatch run python studies/adaptive_workflow/study.py stops --out workflow                           # seconds
     hatch run python studies/adaptive_workflow/study.py transfer --recordings recordings --out workflow
+    hatch run python studies/adaptive_workflow/study.py clusters --recordings recordings --out workflow # a picture
     hatch run python studies/adaptive_workflow/study.py tapes --out workflow                           # quiet machine
     hatch run python studies/adaptive_workflow/study.py live --out workflow --models resnet18          # quiet machine
 
 Each goes on where it was stopped, an operator and seed at a time, and prints the tables of all that is there. `replay`
 tunes every recorded operator alone, once per seed, with recipe autotvm's search over knobs and no stop; `tapes` does it
-live, to 1,500 trials. `stops` plays every stop rule over these tapes, for a stopper only cuts; over the short ones of
+live. `stops` plays every stop rule over these tapes, for a stopper only cuts; over the short ones of
 `replay` with every number of trials scaled down (`--scale`). The seven parameters are chosen on ResNet-18's operators
 and shown on the others. `transfer` leaves the operator out and lends it the rows of the other recordings, or those of
-other models' alone; or it adds a short earlier run of the operator itself.
+other models' alone; or it adds a short earlier run of the operator itself. `clusters` draws the candidates of a batch
+and says how alike a cluster's latencies are. `live` tunes whole models, with all parts of the recipe and without each,
+its numbers of trials scaled down as in `replay`.
 """
 
 from __future__ import annotations
@@ -27,22 +30,27 @@ from typing import Any
 os.environ["OMP_NUM_THREADS"] = "1"  # before numpy is loaded: thinking is counted on one core
 
 import numpy as np
+from sklearn.decomposition import PCA
 from tt_bench.atomic import read_json, write_json
 from tt_bench.errors import BenchError
 from tt_bench.files import load
 from tt_bench.launch import program, tuned
 from tt_bench.operators import RESNET18
+from tt_bench.pictures import COLOURS, grid
 from tt_bench.recording import Recorded
 from tt_bench.runs import Run, tune
 from tt_bench.stats import geometric_interval, quality
 from tt_bench.tables import show
 from tt_bench.tapes import Tape
 from tt_core.host import Host
+from tt_sample.clusters import clusterings
+from tt_sample.kmeans import KMeans
 from tt_schedule.adaptive_stop import AdaptiveStop
 from tt_schedule.patience import Patience
-from tt_spec import Measurement, TaskState, Trial, VirtualClock
+from tt_spec import Measurement, Pipeline, Plugins, TaskState, Trial, VirtualClock, token
 from tt_spec.pieces.memory_store import MemoryStore
 from tt_spec.pieces.synthetic import synthetic_task
+from tt_spec.types import Context, Proposal, Selection
 
 SEARCH = ("surrogate=xgb", "surrogate.inputs=knobs", "surrogate.objective=rank", "draft=none", "stopper=none")
 BATCH = 16
@@ -53,10 +61,14 @@ VARIANTS = {
     "other models": ("transfer=history",),
     "history": ("transfer=history",),
     "k-means": ("sampler=kmeans",),
+    "k-means, 0.4": ("sampler=kmeans", "sampler.threshold=0.4"),
+    "k-means, 0.6": ("sampler=kmeans", "sampler.threshold=0.6"),
 }
 EARLIER = 32
 """Trials of the operator's own earlier run, from scratch and with another seed, on which "history" goes on."""
 TRIALS = 96
+TAPE = 1500
+"""Trials of a tape before it is scaled, the paper's larger maximum."""
 GOALS = (0.9, 0.95, 0.98)
 OPERATORS = {  # ResNet-18's convolutions by the names of the recordings, and Inception's kin that chose nothing
     **RESNET18,
@@ -67,29 +79,20 @@ OPERATORS = {  # ResNet-18's convolutions by the names of the recordings, and In
     "inception-5a": "op:conv2d:1,192,7,320,3,1,1",
 }
 CHOSE = "resnet18"
-PARTS_OFF = {
-    "whole": (),
-    "no transfer": ("transfer=none",),
-    "no k-means": ("sampler=diverse",),
-    "(800, 400)": ("stopper=patience", "stopper.cap=800", "stopper.trials=399", "stopper.gain=0"),
-    "autotvm": (
-        "transfer=none",
-        "sampler=diverse",
-        "stopper=patience",
-        "stopper.cap=800",
-        "stopper.trials=399",
-        "stopper.gain=0",
-    ),
-}
+DRAWN = ("resnet18-128", "encoder-up")
+"""Operators whose clusters are drawn."""
+DEFAULTS: dict[str, Any] = {"im": 256, "ir": 2.0, "dr": 1.0, "fr": 0.1, "ub": 64, "lb": -32, "plan_size": 64}
+COUNTS = ("im", "ub", "lb", "plan_size")
+"""Parameters of adaptive-stop that are numbers of trials."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("replay", "stops", "transfer", "tapes", "live"))
+    parser.add_argument("part", choices=("replay", "stops", "transfer", "clusters", "tapes", "live"))
     parser.add_argument("--recordings", type=Path, default=Path("recordings"))
     parser.add_argument("--out", type=Path, default=Path("workflow"))
     parser.add_argument("--seeds", type=int, default=15)
-    parser.add_argument("--scale", type=float, default=SCALE, help="of trial counts, over the tapes of replay")
+    parser.add_argument("--scale", type=float, default=SCALE, help="of trial counts, in replay and live")
     parser.add_argument("--models", default="resnet18,inception_v2", help="of live, with commas")
     parser.add_argument("--minutes", type=float, default=50.0, help="of each live run, at most")
     options = parser.parse_args()
@@ -97,10 +100,12 @@ def main() -> None:
         _replay(_recorded(options.recordings), options.out, options.seeds, options.scale)
     elif options.part == "transfer":
         _transfer(_recorded(options.recordings), options.out, options.seeds)
+    elif options.part == "clusters":
+        _clusters(_recorded(options.recordings), options.out)
     elif options.part == "tapes":
         _live_tapes(options.out)
     elif options.part == "live":
-        _live(options.models.split(","), options.out, options.minutes)
+        _live(options.models.split(","), options.out, options.minutes, options.scale)
     if options.part in ("replay", "stops"):
         _stops(options.out / "replay", options.scale)
     if options.part in ("tapes", "stops"):
@@ -136,7 +141,7 @@ def _replay(recorded: Mapping[str, Recorded], out: Path, seeds: int, scale: floa
     for seed, (name, part) in product(range(seeds), recorded.items()):
         kept = out / "replay" / f"{name}--{seed}.json"
         if not kept.exists():
-            run = _run(part, (), seed, round(1500 * scale))
+            run = _run(part, (), seed, round(TAPE * scale))
             write_json(kept, {"seen_s": run.seen_s, "true_s": run.true_s, "t": run.t})
             print(f"replay: {kept.name}, {len(run.t)} trials", flush=True)
 
@@ -148,10 +153,9 @@ def _live_tapes(out: Path) -> None:
             continue
         history = out / "tapes" / f"{name}.db"
         history.parent.mkdir(parents=True, exist_ok=True)
-        sets = [w for text in ("stopper=none", "scheduler=sequential") for w in ("--set", text)]
-        tuned(
-            operator, "--recipe", "autotvm", *sets, "--tasks", "conv2d", "--trials", "1500", "--history", str(history)
-        )
+        most = str(TAPE)
+        sets = [w for text in ("stopper=none", f"scheduler.trials={most}") for w in ("--set", text)]
+        tuned(operator, "--recipe", "autotvm", *sets, "--tasks", "conv2d", "--trials", most, "--history", str(history))
         rows = [m for e in Host().events("", history) if e["event"] == "batch_measured" for m in e["results"]]
         rows = [m for m in rows if m["error"] != "invalid"]
         seen = [float(np.median(m["seconds"])) if m["seconds"] else None for m in rows]
@@ -185,9 +189,8 @@ def _rules(scale: float) -> dict[str, Any]:
         return Patience(trials=round(quiet * scale) - 1, gain=0.0, cap=round(cap * scale))
 
     def adaptive(**options: float) -> AdaptiveStop:
-        chosen: dict[str, Any] = {"im": 256, "ir": 2.0, "dr": 1.0, "fr": 0.1, "ub": 64, "lb": -32, "plan_size": 64}
-        chosen |= options
-        for name in ("im", "ub", "lb", "plan_size"):
+        chosen: dict[str, Any] = DEFAULTS | options
+        for name in COUNTS:
             chosen[name] = round(chosen[name] * scale)
         return AdaptiveStop(**chosen)
 
@@ -244,8 +247,12 @@ def _stopped(tape: Tape, stopper: Any) -> tuple[int, float]:
 
 
 def _measured(tape: Tape, i: int) -> Measurement:
-    seconds = (float(tape.seen_s[i]),) if np.isfinite(tape.seen_s[i]) else ()
-    return Measurement.of(Trial((i,), seconds, error=None if seconds else "run"), tape.task)
+    return Measurement.of(_trial((i,), float(tape.seen_s[i])), tape.task)
+
+
+def _trial(row: Sequence[int], seconds: float) -> Trial:
+    valid = math.isfinite(seconds)
+    return Trial(tuple(row), (seconds,) if valid else (), error=None if valid else "run")
 
 
 def _chosen(played: Mapping[str, Sequence[tuple[int, float]]], which: np.ndarray) -> str:
@@ -319,17 +326,102 @@ def _arrival(q: Sequence[float], goal: float) -> int:
     return int(there[0]) + 1 if len(there) else TRIALS + 1
 
 
+# -- clusters drawn ------------------------------------------------------------------------------------------------
+
+
+class _Seen(KMeans):
+    """Keeps the candidates that it chose among, and what it chose."""
+
+    codes: np.ndarray
+    chosen: np.ndarray
+
+    def select(self, ctx: Context, proposal: Proposal, n: int) -> Selection:
+        self.codes, selection = proposal.codes[ctx.fresh(proposal.codes)], super().select(ctx, proposal, n)
+        self.chosen = selection.codes
+        return selection
+
+
+def _clusters(recorded: Mapping[str, Recorded], out: Path) -> None:
+    """Figure 3 of the paper: the candidates of one batch, their latencies, and the rows that k-means measures."""
+    made, axes = grid(2 * len(DRAWN), columns=2, width=5.0, height=3.6)
+    rows = []
+    for name, part in recorded.items():
+        seen, chosen = _fifth_batch(part)
+        points = part.space.encode(seen)
+        slower = np.array([_latency(part, row) for row in seen.tolist()]) / part.best_s
+        found = list(clusterings(points, range(1, len(np.unique(points, axis=0)) + 1), np.random.default_rng(0)))
+        labels = found[len(chosen) - 1].labels
+        rows.append((name, str(len(seen)), str(len(chosen)), f"{_between(np.log2(slower), labels):.2f}"))
+        if name not in DRAWN:
+            continue
+        scatter, curve = axes[2 * DRAWN.index(name) :][:2]
+        flat = PCA(2).fit(points)
+        shown = scatter.scatter(*flat.transform(points).T, c=slower, s=16, cmap="viridis_r")
+        taken = flat.transform(part.space.encode(chosen)).T
+        scatter.scatter(*taken, s=80, facecolors="none", edgecolors=COLOURS[1], label="measured")
+        scatter.set(title=f"{name}: candidates of the fifth batch", xlabel="first principal component", ylabel="second")
+        scatter.margins(y=0.25)  # room for the legend
+        scatter.legend(fontsize=7)
+        made.colorbar(shown, ax=scatter, label="latency, by the best")
+        curve.plot([c.k for c in found], [c.distance / found[0].distance for c in found], color=COLOURS[0])
+        curve.axhline(KMeans().threshold, color=COLOURS[1], linestyle="--", label="threshold")
+        curve.set(title=name, xlabel="clusters", ylabel="total distance, by one cluster's")
+        curve.legend(fontsize=7)
+    out.mkdir(parents=True, exist_ok=True)
+    made.savefig(out / "clusters.png", dpi=110)
+    show(("operator", "candidates", "measured", "variance of log latency that clusters explain"), rows, text=1)
+
+
+def _fifth_batch(part: Recorded) -> tuple[np.ndarray, np.ndarray]:
+    """The candidates that k-means chose among after four batches of 64, and what it chose."""
+    plugins, sampler = Plugins(), _Seen()
+    surrogate = plugins.build("surrogate", "xgb", inputs="knobs", objective="rank")
+    pipeline = Pipeline(part.task, surrogate, plugins.build("searcher", "anneal"), sampler)
+    for _ in range(5):
+        asked = pipeline.ask(64)
+        told = [_trial(row, _latency(part, row)) for row in asked.codes.tolist()]
+        pipeline.tell(asked.id, told)
+    return sampler.codes, sampler.chosen
+
+
+def _latency(part: Recorded, row: Sequence[int]) -> float:
+    return float(part.latency[part.index[token(row)]])
+
+
+def _between(y: np.ndarray, labels: np.ndarray) -> float:
+    """The share of y's variance that lies between clusters; failures are left out."""
+    valid = np.isfinite(y)
+    y, labels = y[valid], labels[valid]
+    within = sum(((y[labels == c] - y[labels == c].mean()) ** 2).sum() for c in np.unique(labels))
+    return float(1 - within / ((y - y.mean()) ** 2).sum())
+
+
 # -- live ----------------------------------------------------------------------------------------------------------
 
 
-def _live(models: Sequence[str], out: Path, minutes: float) -> None:
+def _parts_off(scale: float) -> dict[str, tuple[str, ...]]:
+    """Changes to recipe adaptive-workflow by variant, numbers of trials scaled."""
+    adaptive = tuple(f"stopper.{name}={round(DEFAULTS[name] * scale)}" for name in COUNTS)
+    cap, quiet = round(800 * scale), round(400 * scale)
+    autotvm = ("stopper=patience", f"stopper.cap={cap}", f"stopper.trials={quiet - 1}", "stopper.gain=0")
+    plain = ("transfer=none", "sampler=diverse")
+    return {
+        "whole": adaptive,
+        "no transfer": ("transfer=none", *adaptive),
+        "no k-means": ("sampler=diverse", *adaptive),
+        "(800, 400)": autotvm,
+        "autotvm": (*plain, *autotvm),
+    }
+
+
+def _live(models: Sequence[str], out: Path, minutes: float, scale: float) -> None:
     rows = []
-    for model, variant in product(models, PARTS_OFF):
+    for model, (variant, changes) in product(models, _parts_off(scale).items()):
         slug = "".join(c if c.isalnum() else "-" for c in variant)
-        kept = out / "live" / f"{model}--{slug}.json"
+        kept = out / f"live-{scale:g}" / f"{model}--{slug}.json"
         if not kept.exists():
             kept.parent.mkdir(parents=True, exist_ok=True)
-            sets = [w for text in PARTS_OFF[variant] for w in ("--set", text)]
+            sets = [w for text in (*changes, f"batch={round(64 * scale)}") for w in ("--set", text)]
             where = ["--history", str(kept.with_suffix(".db")), "--out", str(kept.with_suffix(".so"))]
             write_json(kept, tuned(model, "--recipe", "adaptive-workflow", *sets, "--minutes", str(minutes), *where))
         got = read_json(kept)

@@ -183,6 +183,20 @@ def test_what_this_run_measures_of_other_tasks_is_learned_when_it_has_doubled():
     assert made[-1].fits == [[(TASK.key, 32)]], "a space without a common knob teaches nothing"
 
 
+def test_rows_that_this_run_measured_are_learned_once_though_the_history_lends_them_too():
+    made: list[Nearest] = []
+    peers = []
+    other = pipeline(OTHER, peers=peers)
+    turn(other, 8)
+    elsewhere = lent(5)
+    rows, seconds = np.concatenate([other.rows, elsewhere.rows]), np.concatenate([np.ones(8), elsewhere.seconds])
+    p = guided(Foreign(OTHER, rows, seconds, "near"), made=made, peers=peers)
+    peers += [other, p]
+    batch = p.ask(4)
+    assert batch.info["transfer"]["tasks"] == {"other (model)": 8, "other (near)": 5}
+    assert made[-1].fits == [[(TASK.key, 13)]]
+
+
 def test_statements_of_foreign_programs_are_made_once_by_the_measurer():
     class Programs(SyntheticMeasurer):
         def __init__(self):

@@ -89,8 +89,9 @@ class Guidance:
         if self._known is None:
             self._known = list(self._lent())
         peers = others()
+        known = _without(self._known, peers)
         for which in ("surrogate", "draft"):
-            found = [*([] if shared and which == "surrogate" else peers), *self._known]
+            found = [*([] if shared and which == "surrogate" else peers), *known]
             many = sum(len(f.rows) for f in found)
             if which not in self.info.get("dropped", {}) and many >= 2 * max(1, self._learned.get(which, 0)):
                 self._learned[which] = many
@@ -173,6 +174,20 @@ class Guidance:
             self.info.setdefault("failed", {})[f.task.name] = f"{type(e).__name__}: {e}"[:200]
             return None
         return (f.task, statements, labels(f.seconds)[ok]) if ok.any() else None
+
+
+def _without(lent: Sequence[Foreign], peers: Sequence[Foreign]) -> list[Foreign]:
+    """What is lent but for the peers' rows: a history that this run writes to lends them, too."""
+    own: dict[tuple[str, str], set[bytes]] = {}
+    for f in peers:
+        own.setdefault((f.task.key, f.task.space.key), set()).update(tokens(f.rows))
+    left = []
+    for f in lent:
+        names = own.get((f.task.key, f.task.space.key), set())
+        keep = np.array([name not in names for name in tokens(f.rows)], dtype=bool)
+        if keep.any():
+            left.append(Foreign(f.task, f.rows[keep], f.seconds[keep], f.source))
+    return left
 
 
 def _as_if(foreign: Task, task: Task) -> Task:
