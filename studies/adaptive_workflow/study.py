@@ -7,14 +7,14 @@
     hatch run python studies/adaptive_workflow/study.py tapes --out workflow                           # quiet machine
     hatch run python studies/adaptive_workflow/study.py live --out workflow --models resnet18          # quiet machine
 
-Each goes on where it was stopped, an operator and seed at a time, and prints the tables of all that is there. `replay`
-tunes every recorded operator alone, once per seed, with recipe autotvm's search over knobs and no stop; `tapes` does it
-live. `stops` plays every stop rule over these tapes, for a stopper only cuts; over the short ones of
+Each goes on where it was stopped, an operator and seed at a time, and prints the tables of all that is there.
+`replay` tunes every recorded operator alone, once per seed, with recipe autotvm's search over knobs and no stop;
+`tapes` does it live. `stops` plays every stop rule over these tapes, for a stopper only cuts; over the short ones of
 `replay` with every number of trials scaled down (`--scale`). The seven parameters are chosen on ResNet-18's operators
 and shown on the others. `transfer` leaves the operator out and lends it the rows of the other recordings, or those of
 other models' alone; or it adds a short earlier run of the operator itself. `clusters` draws the candidates of a batch
-and says how alike a cluster's latencies are. `live` tunes whole models, with all parts of the recipe and without each,
-its numbers of trials scaled down as in `replay`.
+and says how alike a cluster's latencies are. `live` tunes whole models, with all parts of the recipe and without
+each, its numbers of trials scaled down as in `replay`.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ OPERATORS = {  # ResNet-18's convolutions by the names of the recordings, and In
 CHOSE = "resnet18"
 DRAWN = ("resnet18-128", "encoder-up")
 """Operators whose clusters are drawn."""
-DEFAULTS: dict[str, Any] = {"im": 256, "ir": 2.0, "dr": 1.0, "fr": 0.1, "ub": 64, "lb": -32, "plan_size": 64}
+DEFAULTS: dict[str, Any] = vars(AdaptiveStop())
 COUNTS = ("im", "ub", "lb", "plan_size")
 """Parameters of adaptive-stop that are numbers of trials."""
 
@@ -153,7 +153,7 @@ def _live_tapes(out: Path) -> None:
             continue
         history = out / "tapes" / f"{name}.db"
         history.parent.mkdir(parents=True, exist_ok=True)
-        most = str(TAPE)
+        most = str(TAPE)  # recipe autotvm's scheduler ends a task at 1,000 by itself
         sets = [w for text in ("stopper=none", f"scheduler.trials={most}") for w in ("--set", text)]
         tuned(operator, "--recipe", "autotvm", *sets, "--tasks", "conv2d", "--trials", most, "--history", str(history))
         rows = [m for e in Host().events("", history) if e["event"] == "batch_measured" for m in e["results"]]
@@ -404,13 +404,12 @@ def _parts_off(scale: float) -> dict[str, tuple[str, ...]]:
     adaptive = tuple(f"stopper.{name}={round(DEFAULTS[name] * scale)}" for name in COUNTS)
     cap, quiet = round(800 * scale), round(400 * scale)
     autotvm = ("stopper=patience", f"stopper.cap={cap}", f"stopper.trials={quiet - 1}", "stopper.gain=0")
-    plain = ("transfer=none", "sampler=diverse")
     return {
         "whole": adaptive,
         "no transfer": ("transfer=none", *adaptive),
         "no k-means": ("sampler=diverse", *adaptive),
         "(800, 400)": autotvm,
-        "autotvm": (*plain, *autotvm),
+        "autotvm": ("transfer=none", "sampler=diverse", *autotvm),
     }
 
 
