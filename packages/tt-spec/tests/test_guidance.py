@@ -125,6 +125,28 @@ def test_both_models_are_mixed_by_weight():
     assert not np.allclose(own, foreign)
 
 
+def test_a_model_with_next_to_no_say_is_not_asked():
+    piece = SameSpaceTransfer()
+    piece.trust = lambda predicted, y: 0.05  # of a weight of one half: below 1/32
+    p = guided(lent(), piece=piece)
+    turn(p, 64)
+    p.ask(1)
+    codes = draw(TASK.space, set(), 20, np.random.default_rng(5))
+    assert p.guidance.model("surrogate") is not None and p.guidance.heard("surrogate", alone=False) is None
+    own = p.surrogate.predict(TASK, TASK.space.encode(codes)).mean
+    assert np.array_equal(p._predict(p.surrogate, codes).mean, own)
+
+
+def test_both_models_read_the_same_features(monkeypatch):
+    p = guided(lent())
+    turn(p, 16)
+    p.ask(1)
+    read, kind, encode = [], type(TASK.space), type(TASK.space).encode
+    monkeypatch.setattr(kind, "encode", lambda space, codes: read.append(len(codes)) or encode(space, codes))
+    p._predict(p.surrogate, draw(TASK.space, set(), 20, np.random.default_rng(5)))
+    assert p.guidance.heard("surrogate", alone=False) is not None and read == [20]
+
+
 def test_a_foreign_model_is_fitted_once_and_never_by_the_tasks_own_rows():
     made: list[Nearest] = []
     own = Nearest()

@@ -35,6 +35,9 @@ class Guidance:
         kept: Statements that were made before; shared by the guidances of a run.
     """
 
+    LEAST_SAY = 1 / 16
+    """Of a mixed prediction: below it the foreign model is not asked."""
+
     def __init__(
         self,
         piece: Transfer,
@@ -69,6 +72,15 @@ class Guidance:
     def model(self, which: Which) -> Surrogate | None:
         """The foreign model that stands beside the task's own, None without one."""
         return self._models.get(which) if self._weight > 0.0 else None
+
+    def heard(self, which: Which, alone: bool) -> Surrogate | None:
+        """The foreign model where its say in a mixed prediction is worth asking for: asking costs as much as the task's
+        own model does.
+
+        Args:
+            alone: Whether the task has no valid row yet, so that nothing is mixed.
+        """
+        return self.model(which) if alone or self._say(which) >= self.LEAST_SAY else None
 
     def learn(self, trials: int, others: Callable[[], Sequence[Foreign]], programs: Any, shared: bool) -> None:
         """Weigh the foreign models after so many trials of the task, and fit them if they have something new.
@@ -107,7 +119,7 @@ class Guidance:
         """Both models' prediction; `own` is None before the task has a valid row."""
         if own is None:
             return foreign
-        w = self._weight * self._trust.get(which, 1.0)
+        w = self._say(which)
         return Prediction(w * foreign.mean + (1 - w) * own.mean, w * foreign.std + (1 - w) * own.std)
 
     def judges(self, which: Which, rows: int) -> bool:
@@ -133,6 +145,9 @@ class Guidance:
             self.info["dropped"] = {**self.info.get("dropped", {}), which: why}
 
     # -- inside -------------------------------------------------------------------------------------------------
+
+    def _say(self, which: Which) -> float:
+        return self._weight * self._trust.get(which, 1.0)
 
     def _fit(self, which: Which, found: Sequence[Foreign], programs: Any) -> None:
         model = self._make(which)

@@ -408,25 +408,29 @@ class Pipeline:
     def _predict(self, model: Surrogate, codes: np.ndarray) -> Prediction:
         """The model's prediction, mixed with the foreign one's."""
         which: Which = "draft" if model is self.draft else "surrogate"
-        foreign = None if self.guidance is None else self.guidance.model(which)
+        foreign = None if self.guidance is None else self.guidance.heard(which, alone=not self._has_valid)
         if self.guidance is None or foreign is None:
             return self._by(model, codes)
-        own = self._by(model, codes) if self._has_valid else None
-        return self.guidance.mixed(which, own, self._by(foreign, codes))
+        read = self._read(model, codes)  # once: both come from the same part of the recipe
+        own = self._of(model, *read) if self._has_valid else None
+        return self.guidance.mixed(which, own, self._of(foreign, *read))
 
     def _by(self, model: Surrogate, codes: np.ndarray) -> Prediction:
+        return self._of(model, *self._read(model, codes))
+
+    def _read(self, model: Surrogate, codes: np.ndarray) -> tuple[np.ndarray | Statements, np.ndarray]:
+        """What the model reads of these rows, and which of them have it: `X` has a row for each of those."""
         codes = np.asarray(codes, dtype=np.int64)
-        if not len(codes):
-            return Prediction(np.zeros(0), np.zeros(0))
-        if model.inputs == "knobs":
-            X = self.space.encode(codes)
-            with blame("surrogate", model):
-                return checked_prediction(model.predict(self.task, X), len(codes))
-        statements, ok = self._statements(codes)
-        mean, std = np.zeros(len(codes)), np.zeros(len(codes))
+        if model.inputs == "knobs" or not len(codes):
+            return self.space.encode(codes), np.ones(len(codes), dtype=bool)
+        return self._statements(codes)
+
+    def _of(self, model: Surrogate, X: np.ndarray | Statements, ok: np.ndarray) -> Prediction:
+        """The model's prediction of what was read; a row without it is below all others."""
+        mean, std = np.zeros(len(ok)), np.zeros(len(ok))
         if ok.any():
             with blame("surrogate", model):
-                p = checked_prediction(model.predict(self.task, statements), int(ok.sum()))
+                p = checked_prediction(model.predict(self.task, X), int(ok.sum()))
             mean[ok], std[ok] = p.mean, p.std
             mean[~ok] = p.mean.min() - 1.0
         return Prediction(mean, std)
