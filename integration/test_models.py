@@ -74,7 +74,7 @@ def test_a_program_that_computes_something_else_never_ships(tmp_path, kept, monk
     """The finalists' check says no: the run says so, names the operator and ships it untuned."""
     import tt_core
 
-    def race(self, task, codes, rounds=10, min_ms=10.0, untuned=False):
+    def race(self, task, codes, rounds=10, min_ms=10.0, untuned=False, cold=0):
         return [*([1e-6] * rounds for _ in codes), [1e-5] * rounds]  # no finalist is left out for being slow
 
     monkeypatch.setattr(KeptPool, "race", race)

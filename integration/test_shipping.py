@@ -13,7 +13,7 @@ import pytest
 from tt_core import tuning
 from tt_core.compiler.backend import HOPELESS, TvmBackend, TvmCandidate
 from tt_core.compiler.runtime import digest
-from tt_core.deploy import shipping
+from tt_core.deploy import finalists, shipping
 from tt_core.deploy.verification import telling
 from tt_core.prepared import prepare
 from tt_core.stages import Stages
@@ -29,15 +29,19 @@ from tt_spec.pieces.top_sampler import TopSampler
 class Here:
     """The backend in this process, with the timings that a test wants."""
 
-    def __init__(self, task, untuned_s=1.0, models=(), wrong=()):
+    def __init__(self, task, untuned_s=1.0, models=(), wrong=(), others=1.0):
         self.backend, self.models, self.wrong = TvmBackend(), models, [tuple(w) for w in wrong]
         self.backend.open(task)
-        self.untuned_s, self.ran = untuned_s, []
+        self.untuned_s, self.ran, self.others, self.cold = untuned_s, [], others, []
 
-    def race(self, task, codes, rounds=10, min_ms=10.0, untuned=False):
-        assert untuned
+    def race(self, task, codes, rounds=10, min_ms=10.0, untuned=False, cold=0):
+        assert untuned != bool(cold)
         rng = np.random.default_rng(0)
-        seconds = [1e-3 * (1 + i) for i in range(len(codes))] + [self.untuned_s]
+        if cold:
+            self.cold.append(cold)
+            seconds = [2e-3] + [2e-3 * self.others] * (len(codes) - 1)
+        else:
+            seconds = [1e-3 * (1 + i) for i in range(len(codes))] + [self.untuned_s]
         return [(s * rng.uniform(1, 1.02, rounds)).tolist() for s in seconds]
 
     def race_models(self, paths, inputs, seconds=6.0, rounds=10):
@@ -77,12 +81,12 @@ def pipeline(ready):
 def test_an_operator_that_is_faster_untuned_stays_so(pipeline):
     task = pipeline.task
     best = tuple(pipeline.top(1)[0][0])
-    won = shipping.race([pipeline], Here(task, untuned_s=2e-3), failed=pytest.fail)
+    won = finalists.race([pipeline], Here(task, untuned_s=2e-3), failed=pytest.fail)
     assert tuple(won.rows[task.key]) == best and won.untuned([task]) == ()
     assert won.seconds[task.key] == pytest.approx(1e-3, rel=0.03)
-    same = shipping.race([pipeline], Here(task, untuned_s=1e-3), failed=pytest.fail)
+    same = finalists.race([pipeline], Here(task, untuned_s=1e-3), failed=pytest.fail)
     assert task.key in same.rows, "noise is no reason to throw a tuned program away"
-    lost = shipping.race([pipeline], Here(task, untuned_s=9e-4), failed=pytest.fail)
+    lost = finalists.race([pipeline], Here(task, untuned_s=9e-4), failed=pytest.fail)
     assert lost.rows == {} and lost.untuned([task]) == (task.name,)
     assert lost.seconds[task.key] == pytest.approx(9e-4, rel=0.03)
 
@@ -91,10 +95,10 @@ def test_wrong_finalists_leave_the_race_one_by_one(pipeline):
     task = pipeline.task
     (first, _), (second, second_s) = pipeline.top(2)
     told = []
-    won = shipping.race([pipeline], Here(task, wrong=[first]), told.append)
+    won = finalists.race([pipeline], Here(task, wrong=[first]), told.append)
     assert tuple(won.rows[task.key]) == tuple(second)
     assert pipeline.best_s == second_s and pipeline.errors()["wrong-result"] == 1
-    none = shipping.race([pipeline], Here(task, wrong=[first, second]), told.append)
+    none = finalists.race([pipeline], Here(task, wrong=[first, second]), told.append)
     assert none.rows == {} and none.seconds[task.key] == pytest.approx(1.0, rel=0.03), (
         "what ships is the untuned program"
     )
@@ -109,7 +113,7 @@ def test_once_time_is_up_the_best_is_verified_and_not_timed(pipeline, monkeypatc
     here = Here(task, wrong=[first])
     monkeypatch.setattr(here, "race", lambda *args: pytest.fail("there is no time for a race"))
     told = []
-    won = shipping.race([pipeline], here, told.append, enough=lambda: True)
+    won = finalists.race([pipeline], here, told.append, enough=lambda: True)
     assert tuple(won.rows[task.key]) == tuple(second) and won.seconds[task.key] == second_s
     assert [m.config for m in told] == [tuple(first)]
 
@@ -128,8 +132,50 @@ def test_several_finalists_race_only_where_something_is_at_stake(pipeline, monke
 
     monkeypatch.setattr(here, "race", race)
     monkeypatch.setattr(here, "check", lambda task, row: None)
-    shipping.race([copy, pipeline], here, pytest.fail)
+    finalists.race([copy, pipeline], here, pytest.fail)
     assert raced == [(pipeline.task.key, 2), ("light", 1)], "the heaviest first"
+
+
+@pytest.mark.parametrize(
+    ("others", "megabytes", "forms", "first"),
+    [(0.9, 100, 2, False), (1.1, 100, 2, True), (1.0, 100, 2, True), (0.9, 1, 2, True), (0.9, 100, 1, True)],
+)
+def test_the_form_that_is_faster_with_weights_from_memory_ships(pipeline, others, megabytes, forms, first):
+    """Two programs, of which the second is 1 % slower alone; only of a network that does not fit the cache it says
+    anything how fast each is with cold weights, and only where they take them in different forms."""
+    task, here, said = pipeline.task, Here(pipeline.task, others=others), []
+    (best, best_s), (second, second_s) = pipeline.top(2)
+    names = {tuple(best): None, tuple(second): "other" if forms == 2 else None}
+    network = finalists.Network(megabytes << 20, lambda task, row: names[tuple(row)])
+    won = finalists.race([pipeline], here, pytest.fail, network=network, say=said.append)
+    assert tuple(won.rows[task.key]) == tuple(best if first else second)
+    assert won.seconds[task.key] == pytest.approx(best_s if first else second_s, rel=0.03)
+    assert here.cold == ([100 << 20] if megabytes == 100 and forms == 2 else [])
+    assert said == (
+        [] if first else [f"{task.name}: what ships is not the fastest alone, but with weights from memory"]
+    )
+
+
+def test_forms_of_a_convolutions_weights_race_with_weights_from_memory():
+    ready = prepare("op:conv2d:1,32,8,32,3,1,1")
+    (task,) = ready.tasks
+    network, backend = finalists.Network.of(ready.lowered, 1 << 20), TvmBackend()
+    backend.open(task)
+    found = backend.realise(task, task.space.sample(200, np.random.default_rng(0)))
+    rows = found.codes[[why is None for why in found.why]]
+    forms = {network.form(task, row): row for row in rows}
+    assert set(forms) == {None, ("winograd", "winograd 2"), ("winograd", "winograd 4")}
+    times = backend.race(task, np.stack(list(forms.values())), 3, 0.1, False, 1 << 20)
+    assert [len(t) for t in times] == [3, 3, 3] and all(s > 0 for t in times for s in t)
+    assert all(backend.check(task, row) is None for row in forms.values())
+
+
+def test_of_two_forms_the_wrong_one_does_not_ship(pipeline):
+    task, told = pipeline.task, []
+    (best, _), (second, _) = pipeline.top(2)
+    network = finalists.Network(100 << 20, lambda task, row: tuple(row))
+    won = finalists.race([pipeline], Here(task, wrong=[second], others=0.5), told.append, network=network)
+    assert tuple(won.rows[task.key]) == tuple(best) and [m.config for m in told] == [tuple(second)]
 
 
 def _trials(pipeline):
@@ -144,7 +190,7 @@ def test_a_model_that_is_faster_untuned_ships_untuned(ready, pipeline, tmp_path,
     shipping.write_untuned(ready, plain, Plugins())
     said = []
     shipment = shipping.Shipment(ready, plain, here, {}, Plugins(), Stages(WallClock(), None, said.append))
-    shipped = shipping.ship(shipment, shipping.leaders([pipeline]), tmp_path / "m.so")
+    shipped = shipping.ship(shipment, finalists.leaders([pipeline]), tmp_path / "m.so")
     assert shipped.untuned == ((pipeline.task.name,) if untuned else ())
     assert shipped.after_s == pytest.approx(1e-3 if untuned else after)
     assert any("untuned" in text for text in said) == untuned
@@ -269,8 +315,8 @@ def crashing(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("method", ["race", "check"])
 def test_finalists_that_crash_are_told_to_the_history_and_the_next_one_ships(crashing, monkeypatch, method):
-    monkeypatch.setattr(shipping, "beats", lambda *args: False)
-    monkeypatch.setattr(shipping, "WITHIN", math.inf)
+    monkeypatch.setattr(finalists, "beats", lambda *args: False)
+    monkeypatch.setattr(finalists, "WITHIN", math.inf)
     result, said, told = crashing(method, 2)
     assert told and all(m.error == "run" and "SIGSEGV" in m.why for m in told)
     assert sum("a finalist failed" in text for text in said) == len(told)
@@ -278,7 +324,7 @@ def test_finalists_that_crash_are_told_to_the_history_and_the_next_one_ships(cra
 
 
 def test_where_every_finalist_crashes_the_untuned_program_ships(crashing, monkeypatch):
-    monkeypatch.setattr(shipping, "beats", lambda *args: False)
+    monkeypatch.setattr(finalists, "beats", lambda *args: False)
     result, _, told = crashing("check", 1000)
     assert len(told) >= 1 and all(m.error == "run" for m in told)
     assert result.tasks[0].config == {} and math.isfinite(result.tasks[0].best_s)

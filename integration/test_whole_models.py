@@ -12,6 +12,7 @@ from tt_core.compiler.backend import TvmBackend
 from tt_core.compiler.primfunc import as_module
 from tt_core.deploy import library as files
 from tt_core.deploy import shipping, verification
+from tt_core.deploy.finalists import Winners
 from tt_core.deploy.nudging import Nudged, share
 from tt_core.errors import VerificationError
 from tt_core.prepared import Prepared, prepare
@@ -135,7 +136,7 @@ def test_a_network_with_a_broken_operator_ships_untuned(net, tmp_path, monkeypat
     shipment = shipping.Shipment(
         net.ready, net.path, net.backend, {}, Plugins(), Stages(WallClock(), None, said.append)
     )
-    shipped = shipping.ship(shipment, shipping.Winners({}, {t.key: 1.0 for t in net.ready.tasks}), tmp_path / "out.so")
+    shipped = shipping.ship(shipment, Winners({}, {t.key: 1.0 for t in net.ready.tasks}), tmp_path / "out.so")
     assert shipped.after_s == shipped.before_s and any("does not match the untuned program" in text for text in said)
     assert np.array_equal(net.backend.run_model(str(tmp_path / "out.so"), net.inputs)[0], net.want[0])
 
@@ -175,7 +176,7 @@ def test_a_model_with_states_is_followed_over_ten_steps(remembers, tmp_path, wro
 
     said: list[str] = []
     shipment = shipping.Shipment(ready, untuned, Followed(), {}, Plugins(), Stages(WallClock(), None, said.append))
-    shipped = shipping.ship(shipment, shipping.Winners({}, {t.key: 1.0 for t in ready.tasks}), tmp_path / "out.so")
+    shipped = shipping.ship(shipment, Winners({}, {t.key: 1.0 for t in ready.tasks}), tmp_path / "out.so")
     assert all("over 10 steps" in text for text in shipped.verified.values())
     plain = runs.pop(untuned)
     ((_, tuned),) = runs.items()

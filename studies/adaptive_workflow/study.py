@@ -12,9 +12,9 @@ Each goes on where it was stopped, an operator and seed at a time, and prints th
 `tapes` does it live. `stops` plays every stop rule over these tapes, for a stopper only cuts; over the short ones of
 `replay` with every number of trials scaled down (`--scale`). The seven parameters are chosen on ResNet-18's operators
 and shown on the others. `transfer` leaves the operator out and lends it the rows of the other recordings, or those of
-other models' alone; or it adds a short earlier run of the operator itself. `clusters` draws the candidates of a batch
-and says how alike a cluster's latencies are. `live` tunes whole models, with all parts of the recipe and without
-each, its numbers of trials scaled down as in `replay`.
+other models' alone; or it adds a short earlier run of the operator itself; `--recipe tt` asks whether the default had
+better do so. `clusters` draws the candidates of a batch and says how alike a cluster's latencies are. `live` tunes
+whole models, with all parts of the recipe and without each, its numbers of trials scaled down as in `replay`.
 """
 
 from __future__ import annotations
@@ -53,6 +53,8 @@ from tt_spec.pieces.synthetic import synthetic_task
 from tt_spec.types import Context, Proposal, Selection
 
 SEARCH = ("surrogate=xgb", "surrogate.inputs=knobs", "surrogate.objective=rank", "draft=none", "stopper=none")
+BASES = {"autotvm": SEARCH, "tt": ("stopper=none",)}
+"""What is changed in a recipe whose search is replayed."""
 BATCH = 16
 SCALE = 0.25
 VARIANTS = {
@@ -64,6 +66,8 @@ VARIANTS = {
     "k-means, 0.4": ("sampler=kmeans", "sampler.threshold=0.4"),
     "k-means, 0.6": ("sampler=kmeans", "sampler.threshold=0.6"),
 }
+TRANSFERS = ("scratch", "transfer", "history")
+"""Variants of a recipe other than the paper's."""
 EARLIER = 32
 """Trials of the operator's own earlier run, from scratch and with another seed, on which "history" goes on."""
 TRIALS = 96
@@ -93,13 +97,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("workflow"))
     parser.add_argument("--seeds", type=int, default=15)
     parser.add_argument("--scale", type=float, default=SCALE, help="of trial counts, in replay and live")
+    parser.add_argument("--recipe", choices=BASES, default="autotvm", help="whose search transfer starts from history")
     parser.add_argument("--models", default="resnet18,inception_v2", help="of live, with commas")
     parser.add_argument("--minutes", type=float, default=50.0, help="of each live run, at most")
     options = parser.parse_args()
     if options.part == "replay":
         _replay(_recorded(options.recordings), options.out, options.seeds, options.scale)
     elif options.part == "transfer":
-        _transfer(_recorded(options.recordings), options.out, options.seeds)
+        _transfer(_recorded(options.recordings), options.out, options.seeds, options.recipe)
     elif options.part == "clusters":
         _clusters(_recorded(options.recordings), options.out)
     elif options.part == "tapes":
@@ -130,8 +135,10 @@ def _run(
     trials: int,
     lent: Sequence[Recorded] = (),
     store: MemoryStore | None = None,
+    recipe: str = "autotvm",
 ) -> Run:
-    return tune(Host(), [part], "autotvm", (*SEARCH, f"batch={BATCH}", *sets), seed, trials, lent=lent, store=store)
+    changes = (*BASES[recipe], f"batch={BATCH}", *sets)
+    return tune(Host(), [part], recipe, changes, seed, trials, lent=lent, store=store)
 
 
 # -- tapes: every operator tuned alone, once -----------------------------------------------------------------------
@@ -278,26 +285,28 @@ def _three(ratios: np.ndarray, digits: int) -> str:
 # -- transfer and clusters, the task left out ----------------------------------------------------------------------
 
 
-def _transfer(recorded: Mapping[str, Recorded], out: Path, seeds: int) -> None:
-    for seed, name, variant in product(range(seeds), recorded, VARIANTS):
-        kept = out / "transfer" / f"{name}--{variant}--{seed}.json"
+def _transfer(recorded: Mapping[str, Recorded], out: Path, seeds: int, recipe: str) -> None:
+    folder = out / ("transfer" if recipe == "autotvm" else f"transfer-{recipe}")
+    variants = [v for v in VARIANTS if recipe == "autotvm" or v in TRANSFERS]
+    for seed, name, variant in product(range(seeds), recorded, variants):
+        kept = folder / f"{name}--{variant}--{seed}.json"
         if kept.exists():
             continue
         part, lent, store = recorded[name], _lent(recorded, name, variant), MemoryStore()
         if variant == "history":
-            _run(part, VARIANTS["scratch"], 1000 + seed, EARLIER, store=store)
-        run = _run(part, VARIANTS[variant], seed, TRIALS, lent, store)
+            _run(part, VARIANTS["scratch"], 1000 + seed, EARLIER, store=store, recipe=recipe)
+        run = _run(part, VARIANTS[variant], seed, TRIALS, lent, store, recipe)
         write_json(kept, {"quality": quality(run, part.best_s).round(6).tolist(), "seconds": run.t[-1]})
         print(f"transfer: {kept.name}", flush=True)
-    found = {tuple(path.stem.split("--")): read_json(path) for path in sorted((out / "transfer").glob("*--*--*.json"))}
-    pairs = sorted({(name, seed) for name, _, seed in found if all((name, v, seed) in found for v in VARIANTS)})
+    found = {tuple(path.stem.split("--")): read_json(path) for path in sorted(folder.glob("*--*--*.json"))}
+    pairs = sorted({(name, seed) for name, _, seed in found if all((name, v, seed) in found for v in variants)})
     arrived = {key: [_arrival(run["quality"], goal) for goal in GOALS] for key, run in found.items()}
     print(
         f"\n{len(pairs)} pairs of operator and seed, {TRIALS} trials;"
         f" a run that did not arrive counts as {TRIALS + 1}\n"
     )
     rows = []
-    for variant in VARIANTS:
+    for variant in variants:
         mine, base = ([arrived[n, v, s] for n, s in pairs] for v in (variant, "scratch"))
         ratios = [_three(np.divide([m[i] for m in mine], [b[i] for b in base]), 2) for i in range(len(GOALS))]
         ends = [found[n, variant, s]["quality"][-1] / found[n, "scratch", s]["quality"][-1] for n, s in pairs]
@@ -307,10 +316,10 @@ def _transfer(recorded: Mapping[str, Recorded], out: Path, seeds: int) -> None:
     show(("variant", *goals, f"quality after {BATCH}", "final speed, by scratch"), rows, text=1)
     print()
     each = [
-        (name, *(f"{np.mean([arrived[name, v, s][1] for n, s in pairs if n == name]):.0f}" for v in VARIANTS))
+        (name, *(f"{np.mean([arrived[name, v, s][1] for n, s in pairs if n == name]):.0f}" for v in variants))
         for name in sorted({n for n, _ in pairs})
     ]
-    show((f"operator: mean trials to {GOALS[1]:.0%}", *VARIANTS), each, text=1)
+    show((f"operator: mean trials to {GOALS[1]:.0%}", *variants), each, text=1)
 
 
 def _lent(recorded: Mapping[str, Recorded], name: str, variant: str) -> list[Recorded]:

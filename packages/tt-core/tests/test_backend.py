@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import zlib
+from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -248,6 +251,19 @@ def test_racing_times_each_row_in_every_round(backend, task):
     seconds = backend.race(task, np.stack([RIGHT, WRONG]), rounds=3, min_ms=0.1)
     assert [len(s) for s in seconds] == [3, 3]
     assert all(s > 0 for row in seconds for s in row)
+
+
+def test_copies_of_a_constant_take_turns_over_all_runs():
+    x, weights = (tvm.runtime.tensor(np.full(100, v, "float32")) for v in (1.0, 2.0))
+    work = SimpleNamespace(
+        arguments=lambda repacked: [x, weights], device=tvm.cpu(), zeros=nullcontext, sync=lambda: None
+    )
+    called: list[Any] = []
+    run = TvmCandidate(work, {"main": lambda *args: called.append(args)}, 0.0).with_copies(1, 1000)
+    assert run(4) > 0 and run(2) > 0
+    assert all(a is x and np.array_equal(b.numpy(), weights.numpy()) for a, b in called)
+    copies = [id(b) for _, b in called]
+    assert len(set(copies)) == 3 and copies == copies[:3] * 2, "1,000 bytes are three copies of 400"
 
 
 def test_the_process_says_what_it_has(backend):

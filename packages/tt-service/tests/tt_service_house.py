@@ -39,7 +39,15 @@ class Judge(SyntheticMeasurer):
             if trial.error is None:
                 yield trial
 
-    def race(self, task: Task, codes: np.ndarray, rounds: int = 10, min_ms: float = 10.0, untuned: bool = False):
+    def race(
+        self,
+        task: Task,
+        codes: np.ndarray,
+        rounds: int = 10,
+        min_ms: float = 10.0,
+        untuned: bool = False,
+        cold: int = 0,
+    ):
         times = [[float(s)] * rounds for s in self.seconds(task, codes)]
         return [*times, [1.0]] if untuned else times
 

@@ -9,10 +9,11 @@ import tvm
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tt_space import Both, InvalidRow, Sketch, StepPrograms, Template, TemplatePrograms, WinogradPrograms
+from tt_space.filtering import matrices, transformed
 from tt_space.machine import VectorUnit, vector_unit
 from tt_space.packing import legalizers
 from tt_space.template import has_template
-from tt_space.winograd import has_winograd, matrices, transformed, winograd_parts
+from tt_space.winograd import has_winograd, winograd_parts
 from tvm import relax
 
 NATIVE = {"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu(), "num-cores": 2}

@@ -112,7 +112,7 @@ class Able(SyntheticMeasurer):
     def rescaled(self, task):
         return 1.0
 
-    def race(self, task, codes, rounds=10, min_ms=10.0, untuned=False):
+    def race(self, task, codes, rounds=10, min_ms=10.0, untuned=False, cold=0):
         return [[1e-3] * rounds for _ in range(len(codes) + untuned)]
 
     def check(self, task, row):

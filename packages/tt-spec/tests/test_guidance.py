@@ -14,6 +14,7 @@ from tt_spec.pieces.same_space_transfer import SameSpaceTransfer
 from tt_spec.pieces.synthetic import SyntheticMeasurer, synthetic_task
 from tt_spec.pieces.top_sampler import TopSampler
 from tt_spec.rng import draw
+from tt_spec.space import tokens
 from tt_spec.statements import KeptStatements
 from tt_spec.types import Proposal, Statements
 
@@ -246,6 +247,30 @@ def test_statements_of_foreign_programs_are_made_once_by_the_measurer():
         p.ask(4)
         asked.append(programs.asked.count((OTHER.key, 40)))
     assert asked == [1, 1], "the second pipeline finds them made"
+
+
+def test_programs_of_this_runs_other_tasks_are_read_once():
+    class Programs(SyntheticMeasurer):
+        def features(self, task, codes):
+            asked.extend((task.key, row) for row in tokens(codes))
+            return super().features(task, codes)
+
+    class Reads(NullSurrogate):
+        inputs = "statements"
+
+        def fit(self, groups, rng):
+            learned.append({task.key: len(y) for task, _, y in groups})
+
+    asked, learned, peers, programs = [], [], [], Programs(noise=0)
+    other = pipeline(OTHER, Reads(), peers=peers, programs=programs)
+    guidance = Guidance(SameSpaceTransfer(), TASK, lambda: [], lambda which: None if which == "draft" else Reads())
+    p = pipeline(surrogate=Reads(), peers=peers, programs=programs, guidance=guidance)
+    peers += [other, p]
+    turn(other, 16)
+    turn(other, 16)
+    p.ask(8)
+    assert {TASK.key: 32} in learned, "the other task's rows, as this one's"
+    assert len(asked) == len(set(asked)), "none was read twice"
 
 
 def test_foreign_programs_that_cannot_be_made_are_left_out():

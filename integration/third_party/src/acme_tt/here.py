@@ -58,9 +58,15 @@ class InThisProcess:
         return self._opened(task).features(task, np.asarray(codes))
 
     def race(
-        self, task: Task, codes: np.ndarray, rounds: int = 10, min_ms: float = 10.0, untuned: bool = False
+        self,
+        task: Task,
+        codes: np.ndarray,
+        rounds: int = 10,
+        min_ms: float = 10.0,
+        untuned: bool = False,
+        cold: int = 0,
     ) -> list[list[float]]:
-        return self._opened(task).race(task, codes, rounds, min_ms, untuned)
+        return self._opened(task).race(task, codes, rounds, min_ms, untuned, cold)
 
     def check(self, task: Task, row: np.ndarray) -> str | None:
         return self._opened(task).check(task, row)

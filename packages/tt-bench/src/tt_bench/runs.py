@@ -290,10 +290,16 @@ class Live:
         return self.pool.rescaled(self.recorded[task.key].whole) if isinstance(self.pool, Recalibrates) else 1.0
 
     def race(
-        self, task: Task, codes: np.ndarray, rounds: int = 10, min_ms: float = 10.0, untuned: bool = False
+        self,
+        task: Task,
+        codes: np.ndarray,
+        rounds: int = 10,
+        min_ms: float = 10.0,
+        untuned: bool = False,
+        cold: int = 0,
     ) -> list[list[float]]:
         part = self.recorded[task.key]
-        return self.pool.race(part.whole, part.widen(np.asarray(codes, dtype=np.int64)), rounds, min_ms, untuned)
+        return self.pool.race(part.whole, part.widen(np.asarray(codes, dtype=np.int64)), rounds, min_ms, untuned, cold)
 
     def check(self, task: Task, row: np.ndarray) -> str | None:
         part = self.recorded[task.key]

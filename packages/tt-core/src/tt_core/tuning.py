@@ -43,7 +43,8 @@ from tt_core.suggested import taken
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from tt_core.deploy.shipping import Shipped, Winners
+    from tt_core.deploy.finalists import Winners
+    from tt_core.deploy.shipping import Shipped
 
 __all__ = ["tune", "versions"]
 
@@ -140,7 +141,7 @@ def _open(request: Request, plugins: Plugins, stages: Stages, stack: ExitStack, 
         if untuned is not None:
             ends = past_endings(store, ready.model.name, past.device, past.last)
             tasks = ready.lowered.tasks
-            flops, size = sum(t.weight * t.flops for t in tasks), untuned.path.stat().st_size
+            flops, size = sum(t.weight * t.flops for t in tasks), untuned.size
             ending = Ending.of(len(tasks), untuned.seconds, flops, size, ends)
         made = dataclasses.replace(made, stoppers=[*made.stoppers, *request.budget(plugins, stages.apart_s(ending))])
     said += past.remarks
@@ -166,6 +167,11 @@ class _Untuned:
 
     path: Path
     seconds: float
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file, most of which are weights."""
+        return self.path.stat().st_size
 
 
 def _untuned(request: Request, ready: Prepared, plugins: Plugins, stages: Stages, stack: ExitStack) -> _Untuned | None:
@@ -323,7 +329,7 @@ class _Run:
 
     def ship(self, outcome: Outcome) -> tuple[Winners, Shipped | None]:
         """Choose and verify the winners and, where a file is asked for, write it; the run ends here."""
-        from tt_core.deploy.shipping import leaders
+        from tt_core.deploy.finalists import leaders
 
         winners, shipped = leaders([*self.made.pipelines, *self.others]), None
         try:
@@ -346,24 +352,27 @@ class _Run:
         return any(math.isfinite(p.best_s) for p in self.made.pipelines)
 
     def _written(self) -> tuple[Winners, Shipped]:
-        from tt_core.deploy.shipping import Shipment, race, ship, ship_unseen
+        from tt_core.deploy.finalists import Network, race
+        from tt_core.deploy.shipping import Shipment, ship, ship_unseen
 
         assert self.untuned is not None, "made wherever a file is asked for"
+        network = Network.of(self.ready.lowered, self.untuned.size)
         after_s, path = self.ending.compile_s + self.ending.models_s, Path(str(self.request.path))
 
         def enough() -> bool:
             return self.stages.left_s < after_s
 
+        rules = self._failed, enough, network, self.note
         if self.away and self.service is not None:
             with self.stages.stage("re-timing", "agents re-time and verify the finalists"):
-                winners = race(self.made.pipelines, self.service.judge(self.note), self._failed, enough)
+                winners = race(self.made.pipelines, self.service.judge(self.note), *rules)
             told = {**self._told, "device": self.about["device"]}
             return winners, ship_unseen(self.ready, winners, path, told, self.plugins, self.stages)
         with self.stages.stage("re-timing", "re-timing and verifying the finalists"):
-            winners = race(self.made.pipelines, self.measurer, self._failed, enough)
+            winners = race(self.made.pipelines, self.measurer, *rules)
             for p in self.others:
                 with suppress(PieceError):  # nobody asked for this task: it stays untuned
-                    winners = winners.merged(race([p], self.measurer, self._failed, enough))
+                    winners = winners.merged(race([p], self.measurer, *rules))
             self._doubt(winners)
         shipment = Shipment(self.ready, self.untuned.path, self.measurer, self._told, self.plugins, self.stages)
         return winners, ship(shipment, winners, path)

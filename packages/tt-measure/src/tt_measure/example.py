@@ -30,7 +30,13 @@ class PythonBackend:
         return 1
 
     def race(
-        self, task: Task, codes: np.ndarray, rounds: int = 10, min_ms: float = 10.0, untuned: bool = False
+        self,
+        task: Task,
+        codes: np.ndarray,
+        rounds: int = 10,
+        min_ms: float = 10.0,
+        untuned: bool = False,
+        cold: int = 0,
     ) -> list[list[float]]:
         """Pauses in turns; the untuned program takes twice as long as the slowest."""
         pauses = [self.build(task, row) for row in codes]

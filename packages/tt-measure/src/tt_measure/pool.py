@@ -184,10 +184,16 @@ class WorkerPool:
         return parts
 
     def race(
-        self, task: Task, codes: np.ndarray, rounds: int = 10, min_ms: float = 10.0, untuned: bool = False
+        self,
+        task: Task,
+        codes: np.ndarray,
+        rounds: int = 10,
+        min_ms: float = 10.0,
+        untuned: bool = False,
+        cold: int = 0,
     ) -> list[list[float]]:
         """The backend's `race`, alone, where most of the programs are still held: see `tt_spec.roles.Races`."""
-        return self._call("race", task, (codes, rounds, min_ms, untuned), True, CALL_S, near=codes)
+        return self._call("race", task, (codes, rounds, min_ms, untuned, cold), True, CALL_S, near=codes)
 
     def check(self, task: Task, row: np.ndarray) -> str | None:
         """The backend's `check`, alone, where the program is held if it is: see `tt_spec.roles.Checks`."""

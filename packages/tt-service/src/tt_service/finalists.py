@@ -44,10 +44,17 @@ class Finalists:
         self.http, self.job, self.compiler, self.wait, self.say, self.clock = http, job, compiler, wait, say, clock
 
     def race(
-        self, task: Task, codes: np.ndarray, rounds: int = 10, min_ms: float = 10.0, untuned: bool = False
+        self,
+        task: Task,
+        codes: np.ndarray,
+        rounds: int = 10,
+        min_ms: float = 10.0,
+        untuned: bool = False,
+        cold: int = 0,
     ) -> list[list[float]]:
         """See `tt_spec.roles.Races`. Raises `ServiceError` where nobody is left to do it."""
-        found = self._asked("race", task, codes, wire.RaceIn(rounds=rounds, min_ms=min_ms, untuned=untuned)).race
+        terms = wire.RaceIn(rounds=rounds, min_ms=min_ms, untuned=untuned, cold=cold)
+        found = self._asked("race", task, codes, terms).race
         if found is None or len(found) != len(codes) + untuned or not all(found):
             raise ServiceError(f"{self.http.url}: the race of {task.name} has not the times that were asked for")
         return found

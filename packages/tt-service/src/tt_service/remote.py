@@ -120,10 +120,16 @@ class RemoteMeasurer:
         return self._agents.get((task, tuple(int(c) for c in row)))
 
     def race(
-        self, task: Task, codes: np.ndarray, rounds: int = 10, min_ms: float = 10.0, untuned: bool = False
+        self,
+        task: Task,
+        codes: np.ndarray,
+        rounds: int = 10,
+        min_ms: float = 10.0,
+        untuned: bool = False,
+        cold: int = 0,
     ) -> list[list[float]]:
         """Finalists in turns, on one agent: see `tt_spec.roles.Races`."""
-        terms = {"rounds": int(rounds), "min_ms": float(min_ms), "untuned": bool(untuned)}
+        terms = {"rounds": int(rounds), "min_ms": float(min_ms), "untuned": bool(untuned), "cold": int(cold)}
         return self._call("race", task, codes, terms)["value"]
 
     def check(self, task: Task, row: np.ndarray) -> str | None:

@@ -19,6 +19,9 @@ __all__ = ["Guidance", "Which"]
 
 Which = Literal["surrogate", "draft"]
 
+Read = Callable[[Task, np.ndarray], tuple[Statements, np.ndarray]]
+"""The statements of a task's rows that have a program, and which those are, `(n,)` bool."""
+
 
 class Guidance:
     """Foreign models of one task, fitted once on what others measured and mixed into the task's own predictions.
@@ -82,12 +85,12 @@ class Guidance:
         """
         return self.model(which) if alone or self._say(which) >= self.LEAST_SAY else None
 
-    def learn(self, trials: int, others: Callable[[], Sequence[Foreign]], programs: Any, shared: bool) -> None:
+    def learn(self, trials: int, others: Callable[[], Sequence[Foreign]], read: Read, shared: bool) -> None:
         """Weigh the foreign models after so many trials of the task, and fit them if they have something new.
 
         Args:
             others: Rows of other tasks of this run.
-            programs: Makes foreign programs for a model that reads statements.
+            read: Reads other tasks' rows for a model of statements.
             shared: Whether the task's own surrogate learns from those by itself.
         """
         with blame("transfer", self.piece):
@@ -107,7 +110,7 @@ class Guidance:
             many = sum(len(f.rows) for f in found)
             if which not in self.info.get("dropped", {}) and many >= 2 * max(1, self._learned.get(which, 0)):
                 self._learned[which] = many
-                self._fit(which, found, programs)
+                self._fit(which, found, read)
 
     def rows(self) -> np.ndarray:
         """Rows of the task that its neighbours' best suggest, `(n, d)`."""
@@ -149,7 +152,7 @@ class Guidance:
     def _say(self, which: Which) -> float:
         return self._weight * self._trust.get(which, 1.0)
 
-    def _fit(self, which: Which, found: Sequence[Foreign], programs: Any) -> None:
+    def _fit(self, which: Which, found: Sequence[Foreign], read: Read) -> None:
         model = self._make(which)
         if model is None:
             return
@@ -157,7 +160,7 @@ class Guidance:
             chosen = list(self.piece.choose(self.task, found, model.inputs))
         groups: list[Group] = []
         for f in chosen:
-            group = self._knobs(f) if model.inputs == "knobs" else self._programs(f, programs)
+            group = self._knobs(f) if model.inputs == "knobs" else self._programs(f, read)
             if group is not None:
                 groups.append(group)
         if not groups:
@@ -180,11 +183,11 @@ class Guidance:
         X, joined = found
         return (_as_if(f.task, self.task), X, labels(f.seconds)[joined]) if len(X) else None
 
-    def _programs(self, f: Foreign, programs: Any) -> Group | None:
+    def _programs(self, f: Foreign, read: Read) -> Group | None:
         """The statements of foreign rows, those known before not made again; None if there are none."""
         names = [(f.task.key, f.task.space.key, name) for name in tokens(f.rows)]
         try:
-            statements, ok = self._kept.of(names, f.rows, partial(programs.features, f.task))
+            statements, ok = self._kept.of(names, f.rows, partial(read, f.task))
         except Exception as e:  # an old row's program is welcome, not needed
             self.info.setdefault("failed", {})[f.task.name] = f"{type(e).__name__}: {e}"[:200]
             return None

@@ -291,7 +291,7 @@ class Pipeline:
         """The foreign models, fitted and judged, if they have a say in this batch."""
         if self.guidance is None:
             return None
-        self.guidance.learn(self.known_trials(), self._others, self.programs, self.surrogate.shared)
+        self.guidance.learn(self.known_trials(), self._others, self._foreign_statements, self.surrogate.shared)
         usable = self._told.usable[: self.JUDGED]
         for which in ("surrogate", "draft"):
             model = self.guidance.model(which)
@@ -304,6 +304,14 @@ class Pipeline:
         """The rows measured of this run's other tasks of the kind."""
         others = [p for p in self.peers if p is not self and p.task.op == self.task.op]
         return [found for p in others if (found := p.lent()) is not None]
+
+    def _foreign_statements(self, task: Task, rows: np.ndarray) -> tuple[Statements, np.ndarray]:
+        """Statements of another task's rows; a task of this run has most of its own already."""
+        for p in self.peers:
+            if (p.task.key, p.space.key) == (task.key, task.space.key):
+                return p._statements(rows)
+        assert self.programs is not None
+        return self.programs.features(task, rows)
 
     def _opening(self, n: int, turn: int) -> tuple[np.ndarray, dict[str, Any]]:
         """The task's first rows, best first by what models learned beforehand, and remarks; no rows without such a

@@ -7,9 +7,10 @@ import re
 import sys
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cached_property
+from itertools import cycle, islice, repeat
 from typing import TYPE_CHECKING, Protocol
 from weakref import WeakValueDictionary
 
@@ -62,6 +63,9 @@ LEAST_ROUNDS = 4
 EXCESS, FEW_OPERATIONS = 32.0, 2e8
 """How many times the operator's arithmetic a program may do, and how much it may do whatever the operator is: a
 millisecond's worth. A sketch may compute a row's sum again for each of its elements, and take 20 s instead of 1 ms."""
+
+MOST_COLD = 128 << 20
+"""Bytes of copies of a constant that a program in a race may have: more than a core's share of most caches."""
 
 ENOUGH = 200
 """Executions of a model after which a round of a race knows its median."""
@@ -173,7 +177,13 @@ class TvmBackend:
         return getattr(sys.modules.get(module), "__file__", None) is not None
 
     def race(
-        self, task: Task, codes: np.ndarray, rounds: int = 10, min_ms: float = 10.0, untuned: bool = False
+        self,
+        task: Task,
+        codes: np.ndarray,
+        rounds: int = 10,
+        min_ms: float = 10.0,
+        untuned: bool = False,
+        cold: int = 0,
     ) -> list[list[float]]:
         """Time programs interleaved, seconds per execution of each round, one list per row.
 
@@ -183,22 +193,24 @@ class TvmBackend:
             min_ms: Length of a round's timing of one program, at least.
             untuned: The program that ships without tuning takes part; its list is the last one. If it is `HOPELESS`
                 times slower than the fastest, it is not timed again: its list has one entry.
+            cold: See `tt_spec.roles.Races`; copies take `MOST_COLD` bytes a program at most.
         """
         candidates = [self.build(task, row) for row in codes]
         if untuned:
             work = self._open[task.key]
             candidates.append(TvmCandidate(work, work.untuned(), 0.0))
-        runs = self._steady(task, [c.run for c in candidates], rounds * min_ms / 1e3)
+        plain = _with_cold(candidates, min(cold, MOST_COLD)) if cold else [c.run for c in candidates]
+        runs = self._steady(task, plain, rounds * min_ms / 1e3)
         first = [max(min(run(1), run(1)), 1e-9) for run in (runs[:-1] if untuned else runs)]
         if untuned:
-            once = max(candidates[-1].run(1), 1e-9)  # most are hopeless by far, and slow: one run says so
+            once = max(plain[-1](1), 1e-9)  # most are hopeless by far, and slow: one run says so
             first.append(once if first and once > 2 * HOPELESS * min(first) else max(min(runs[-1](1), once), 1e-9))
         hopeless = untuned and first[-1] > HOPELESS * min(first)
         repeats = [max(1, int(np.ceil(min_ms / 1e3 / s))) for s in first[: -1 if hopeless else None]]
         seconds: list[list[float]] = [[] for _ in repeats]
         for _ in range(rounds):
-            for candidate, run, n, mine in zip(candidates, runs, repeats, seconds, strict=False):
-                candidate.run(1)
+            for warm, run, n, mine in zip(plain, runs, repeats, seconds, strict=False):
+                warm(1)
                 mine.append(run(n))
         return [*seconds, first[-1:]] if hopeless else seconds
 
@@ -272,6 +284,15 @@ class TvmBackend:
         return [runner.nudged(inputs, share, seed) for seed in seeds]
 
 
+def _with_cold(candidates: Sequence[TvmCandidate], size: int) -> list[Callable[[int], float]]:
+    """Runs of programs with cold copies of the constant that some of them take in another form."""
+    positions = {c.repacked.position for c in candidates if c.repacked is not None}
+    if len(positions) != 1:
+        return [c.run for c in candidates]
+    (position,) = positions
+    return [c.with_copies(position, size) for c in candidates]
+
+
 class TvmCandidate:
     """One compiled program with its arguments."""
 
@@ -282,10 +303,27 @@ class TvmCandidate:
         self._call, self._right = library["main"], False
 
     def run(self, n: int) -> float:
-        args, sync = self._work.arguments(self._repacked), self._work.sync
+        return self._timed(n, repeat(self._work.arguments(self._repacked)))
+
+    @property
+    def repacked(self) -> Repacked | None:
+        """The constant that it takes in another form."""
+        return self._repacked
+
+    def with_copies(self, position: int, size: int) -> Callable[[int], float]:
+        """`run` with another copy of an argument each time: at least two, together `size` bytes or more."""
+        args = self._work.arguments(self._repacked)
+        array = args[position].numpy()
+        copies = [tvm.runtime.tensor(array, self._work.device) for _ in range(max(2, -(-size // array.nbytes)))]
+        turns = cycle([[*args[:position], copy, *args[position + 1 :]] for copy in copies])
+        return lambda n: self._timed(n, turns)
+
+    def _timed(self, n: int, turns: Iterator[Sequence[tvm.runtime.Tensor]]) -> float:
+        """Seconds of an execution, the arguments of each being the next of these."""
+        call, sync = self._call, self._work.sync
         with self._work.zeros():
-            call, start = self._call, time.perf_counter()
-            for _ in range(n):
+            start = time.perf_counter()
+            for args in islice(turns, n):
                 call(*args)
             sync()
             return (time.perf_counter() - start) / n

@@ -1,27 +1,26 @@
-"""From measured programs to a file: the finalists race, the winners are verified, compiled, timed and written."""
+"""From the operators' winners to a file: compiled, timed, verified and written."""
 
 from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-from tt_spec import Measurement, Pipeline, Plugins, Task
+from tt_spec import Plugins
 from tt_spec.errors import ProgramError
 from tt_spec.roles import Judges, NudgesModels, RacesModels, RunsModels
 from tt_spec.serial import JsonObject
-from tt_spec.shares import heavy, shares
 
 from tt_core.compiler import denormals
 from tt_core.compiler.arrays import random_array
 from tt_core.compiler.quiet import quiet
 from tt_core.compiler.target import threads_of
 from tt_core.deploy import library as files
+from tt_core.deploy.finalists import Winners, beats
 from tt_core.deploy.nudging import Nudged, share
 from tt_core.deploy.states import STEPS, following
 from tt_core.deploy.verification import Wanted, telling, verify, wanted
@@ -36,48 +35,14 @@ __all__ = [
     "Shipment",
     "Shipped",
     "Ships",
-    "Winners",
-    "beats",
-    "leaders",
-    "race",
     "ship",
     "ship_unseen",
     "write_untuned",
 ]
 
-ROUNDS, ROUND_MS, LIGHT_MS = 10, 10.0, 2.0
-"""Rounds of a race, and how long a program is timed in each: in those of light tasks a fifth."""
-
-KEEP, WITHIN = 4, 1.1
-"""Finalists of a heavy task at most, and how many times the best's seconds one may have taken."""
-
-FALLEN = 8
-"""Finalists of a task that may fail before it ships untuned."""
-
 
 class Ships(Judges, RacesModels, RunsModels, Protocol):
     """A measurer that can do all that shipping needs."""
-
-
-@dataclass(frozen=True)
-class Winners:
-    """The program of each task that ships, by task key.
-
-    Args:
-        rows: `(d,)` each; a task is missing and stays untuned that has no valid program, or is faster so.
-        seconds: Latencies of what ships, re-timed; inf for a task without a valid program.
-    """
-
-    rows: dict[str, np.ndarray]
-    seconds: dict[str, float]
-
-    def merged(self, other: Winners) -> Winners:
-        """These and the other tasks' programs."""
-        return Winners({**self.rows, **other.rows}, {**self.seconds, **other.seconds})
-
-    def untuned(self, tasks: Sequence[Task]) -> tuple[str, ...]:
-        """Names of the tasks whose untuned program won."""
-        return tuple(t.name for t in tasks if t.key not in self.rows and np.isfinite(self.seconds[t.key]))
 
 
 @dataclass(frozen=True)
@@ -95,127 +60,6 @@ class Shipped:
     after_s: float | None
     verified: dict[str, str]
     untuned: tuple[str, ...]
-
-
-def leaders(pipelines: Sequence[Pipeline]) -> Winners:
-    """The best of each task as measured while tuning."""
-    found = {p.task.key: p.top(1) for p in pipelines}
-    return Winners({k: top[0][0] for k, top in found.items() if top}, {p.task.key: p.best_s for p in pipelines})
-
-
-def race(
-    pipelines: Sequence[Pipeline],
-    measurer: Judges,
-    failed: Callable[[Measurement], None],
-    enough: Callable[[], bool] = lambda: False,
-) -> Winners:
-    """Time each task's finalists again, interleaved with its untuned program, and verify the winner.
-
-    The heaviest tasks come first, and only those that hold 95 % of the latency have several finalists: among the others
-    nothing is at stake. A finalist that computes something else, crashes or hangs loses its time in the pipeline, and
-    the next one takes its place; after `FALLEN` of them the task ships untuned.
-
-    Args:
-        failed: Told of each such finalist.
-        enough: Asked before each task whether time is up; the rest are verified and ship as they were measured.
-    """
-    rows: dict[str, np.ndarray] = {}
-    seconds: dict[str, float] = {}
-    tasks = [p.task for p in pipelines]
-    matters = heavy(shares(tasks, [p.best_s for p in pipelines])) if tasks else []
-    order = sorted(zip(pipelines, matters, strict=True), key=lambda pm: -_latency_s(pm[0]))
-    for p, many in order:
-        row, seconds[p.task.key] = _winner(p, measurer, failed, many, not enough())
-        if row is not None:
-            rows[p.task.key] = row
-    return Winners(rows, seconds)
-
-
-def _latency_s(p: Pipeline) -> float:
-    return p.task.weight * p.best_s if np.isfinite(p.best_s) else 0.0
-
-
-def _winner(
-    p: Pipeline, measurer: Judges, failed: Callable[[Measurement], None], many: bool, timed: bool
-) -> tuple[np.ndarray | None, float]:
-    """The row that ships, None for the untuned program, and its seconds.
-
-    Args:
-        many: Whether there may be several finalists.
-        timed: Whether they race; else the best that computes the right result ships.
-    """
-    keep, ms = (KEEP, ROUND_MS) if many else (1, LIGHT_MS)
-    fallen = 0
-
-    def fell(row: np.ndarray, error: str, why: str) -> None:
-        nonlocal fallen
-        fallen += 1
-        config, knobs = tuple(map(int, row)), p.task.space.decode(row)
-        found = Measurement(p.task.key, p.task.space.key, config, knobs, error=error, why=why, origin="finalist")
-        p.restore([found])
-        failed(found)
-
-    while fallen < FALLEN and (near := [(row, s) for row, s in p.top(keep) if s <= WITHIN * p.best_s]):
-        row, seconds = near[0]
-        if timed:
-            raced = _heat(p.task, [row for row, _ in near], ms, measurer, fell)
-            if not raced:
-                continue
-            row, times, untuned = min(raced, key=lambda one: float(np.median(one[1])))
-            seconds = float(np.median(times))
-            if beats(untuned, times):
-                return None, float(np.median(untuned))
-        if _sound(p.task, row, measurer, fell):
-            return row, seconds
-    return None, _untuned_s(p.task, measurer) if fallen else p.best_s
-
-
-_Fell = Callable[[np.ndarray, str, str], None]
-"""Told of a row that failed, its kind of error and why."""
-
-
-def _heat(
-    task: Task, rows: list[np.ndarray], ms: float, measurer: Judges, fell: _Fell
-) -> list[tuple[np.ndarray, list[float], list[float]]]:
-    """Each row that runs with its seconds and the untuned program's. Where the race breaks off, each row is checked
-    alone, which says which of them is to blame, and where none is, each races alone."""
-    try:
-        *times, untuned = measurer.race(task, np.stack(rows), ROUNDS, ms, True)
-        return [(row, mine, untuned) for row, mine in zip(rows, times, strict=True)]
-    except ProgramError as e:
-        if len(rows) == 1:
-            fell(rows[0], e.error, str(e))
-            return []
-    left = [row for row in rows if _sound(task, row, measurer, fell)]
-    together = [left] if len(left) < len(rows) else [[row] for row in left]
-    return [one for some in together if some for one in _heat(task, some, ms, measurer, fell)]
-
-
-def _sound(task: Task, row: np.ndarray, measurer: Judges, fell: _Fell) -> bool:
-    """Whether a row computes the right result."""
-    try:
-        why = measurer.check(task, row)
-    except ProgramError as e:
-        fell(row, e.error, str(e))
-        return False
-    if why is not None:
-        fell(row, "wrong-result", why)
-    return why is None
-
-
-def _untuned_s(task: Task, measurer: Judges) -> float:
-    """Seconds of the untuned program; inf if it cannot be timed."""
-    nobody = np.zeros((0, len(task.space.shape)), dtype=np.int64)
-    try:
-        return float(np.median(measurer.race(task, nobody, ROUNDS, ROUND_MS, True)[-1]))
-    except ProgramError:
-        return float("inf")
-
-
-def beats(seconds: Sequence[float], other: Sequence[float]) -> bool:
-    """Whether the first of two programs that raced is faster beyond noise: in nine of ten rounds, which two equal ones
-    do in 1 % of all races."""
-    return len(seconds) == len(other) and float(np.mean(np.less(seconds, other))) >= 0.9
 
 
 @dataclass(frozen=True)

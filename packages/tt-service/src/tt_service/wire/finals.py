@@ -18,6 +18,7 @@ class RaceIn(Wire):
     rounds: Annotated[StrictInt, Field(ge=1, le=1000)] = 10
     min_ms: Annotated[FiniteFloat, Field(gt=0, le=60_000)] = 10.0
     untuned: StrictBool = False
+    cold: Annotated[StrictInt, Field(ge=0, lt=1 << 53)] = 0
 
 
 class JudgeIn(Wire):

@@ -237,7 +237,13 @@ class Races(Protocol):
     """A measurer that times finalists in turns: the luckiest measurement of many is not the fastest program."""
 
     def race(
-        self, task: Task, codes: np.ndarray, rounds: int = 10, min_ms: float = 10.0, untuned: bool = False
+        self,
+        task: Task,
+        codes: np.ndarray,
+        rounds: int = 10,
+        min_ms: float = 10.0,
+        untuned: bool = False,
+        cold: int = 0,
     ) -> list[list[float]]:
         """Seconds per execution of each round, one list per row of `codes` `(n, d)`, nothing else running.
 
@@ -245,6 +251,8 @@ class Races(Protocol):
             min_ms: Length of a round's timing of one program, at least, milliseconds.
             untuned: The program that ships without tuning takes part; its list is the last one. If it is hopelessly
                 slow, its list may have one entry.
+            cold: If above 0, each execution of a row's program takes other copies of the constants whose form some of
+                the rows change, together so many bytes: the constants of the network around it.
 
         Raises `tt_spec.errors.ProgramError` if one of the programs crashes or hangs.
         """

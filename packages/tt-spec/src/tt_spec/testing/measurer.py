@@ -179,6 +179,9 @@ class MeasurerContract:
             assert all(len(one) == 4 for one in found[:3]), f"four rounds each, got {[len(one) for one in found]}"
             assert len(found[-1]) in (1, 4), "the untuned program's list is whole, or has one entry"
             assert all(np.isfinite(s) and s > 0 for one in found for s in one), "seconds must be finite and positive"
+        assert [len(one) for one in piece.race(task, codes, 4, 0.5, False, 1 << 20)] == [4] * 3, (
+            "with cold constants, too"
+        )
 
     def test_checks_a_row(self, piece: Any, task: Task) -> None:
         if Checks in capabilities("measurer", piece):
