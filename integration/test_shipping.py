@@ -145,7 +145,7 @@ def test_the_form_that_is_faster_with_weights_from_memory_ships(pipeline, others
     anything how fast each is with cold weights, and only where they take them in different forms."""
     task, here, said = pipeline.task, Here(pipeline.task, others=others), []
     (best, best_s), (second, second_s) = pipeline.top(2)
-    names = {tuple(best): None, tuple(second): "other" if forms == 2 else None}
+    names = {tuple(best): "long", tuple(second): None if forms == 2 else "long"}
     network = finalists.Network(megabytes << 20, lambda task, row: names[tuple(row)])
     won = finalists.race([pipeline], here, pytest.fail, network=network, say=said.append)
     assert tuple(won.rows[task.key]) == tuple(best if first else second)
@@ -158,16 +158,24 @@ def test_the_form_that_is_faster_with_weights_from_memory_ships(pipeline, others
 
 def test_forms_of_a_convolutions_weights_race_with_weights_from_memory():
     ready = prepare("op:conv2d:1,32,8,32,3,1,1")
-    (task,) = ready.tasks
+    (task,) = [t for t in ready.tasks if t.op == "conv2d"]
     network, backend = finalists.Network.of(ready.lowered, 1 << 20), TvmBackend()
     backend.open(task)
     found = backend.realise(task, task.space.sample(200, np.random.default_rng(0)))
     rows = found.codes[[why is None for why in found.why]]
     forms = {network.form(task, row): row for row in rows}
     assert set(forms) == {None, ("winograd", "winograd 2"), ("winograd", "winograd 4")}
+    assert network.several(task) and not network.cold
     times = backend.race(task, np.stack(list(forms.values())), 3, 0.1, False, 1 << 20)
     assert [len(t) for t in times] == [3, 3, 3] and all(s > 0 for t in times for s in t)
     assert all(backend.check(task, row) is None for row in forms.values())
+
+
+def test_weights_as_they_are_race_with_no_other_form(pipeline):
+    here, best = Here(pipeline.task, others=0.5), pipeline.top(1)[0][0]
+    network = finalists.Network(100 << 20, lambda task, row: None if tuple(row) == tuple(best) else "long")
+    won = finalists.race([pipeline], here, pytest.fail, network=network)
+    assert tuple(won.rows[pipeline.task.key]) == tuple(best) and here.cold == []
 
 
 def test_of_two_forms_the_wrong_one_does_not_ship(pipeline):

@@ -17,6 +17,9 @@ RACE_S = 0.18
 """Re-timing one operator's finalists: ten rounds, a check, and now and then a build. The heaviest come first, and take
 most of it."""
 
+COLD_S = 1.2
+"""Re-timing the best of each form with weights from memory, for an operator that has several: four builds, mostly."""
+
 APPLY_S = 0.07
 """Applying an operator's winner before the model is compiled; its space is open."""
 
@@ -60,7 +63,13 @@ class Ending:
 
     @classmethod
     def of(
-        cls, operators: int, untuned_s: float, flops: float = 0.0, size: int = 0, past: Sequence[float] = ()
+        cls,
+        operators: int,
+        untuned_s: float,
+        flops: float = 0.0,
+        size: int = 0,
+        past: Sequence[float] = (),
+        several: int = 0,
     ) -> Ending:
         """The end of a run with so many operators.
 
@@ -70,9 +79,10 @@ class Ending:
             size: Bytes of the untuned model's file, most of which are weights.
             past: What the ends of earlier runs of this model took; the longest counts instead of the estimate, if it
                 is more than half of that: an end that ran out of time says little.
+            several: Operators whose programs take weights from memory in several forms.
         """
         compile_s = AGAIN * untuned_s + APPLY_S * operators + WEIGHT_S * size
-        parts = RACE_S * operators, compile_s, MODELS_S + RUNS * flops / UNTUNED_FLOPS
+        parts = RACE_S * operators + COLD_S * several, compile_s, MODELS_S + RUNS * flops / UNTUNED_FLOPS
         scales = [s / sum(parts) for s in past if s <= MOST_OF_PAST * sum(parts)]
         scale = max(*scales, LEAST_OF_PAST) if scales else 1.0
         return cls(*(scale * p for p in parts))

@@ -139,10 +139,14 @@ def _open(request: Request, plugins: Plugins, stages: Stages, stack: ExitStack, 
         others = _restored(ready.left_out, past.known)
         ending = Ending()
         if untuned is not None:
+            from tt_core.deploy.finalists import Network
+
             ends = past_endings(store, ready.model.name, past.device, past.last)
             tasks = ready.lowered.tasks
             flops, size = sum(t.weight * t.flops for t in tasks), untuned.size
-            ending = Ending.of(len(tasks), untuned.seconds, flops, size, ends)
+            network = Network.of(ready.lowered, size)
+            several = sum(network.several(t) for t in tasks) if network.cold else 0
+            ending = Ending.of(len(tasks), untuned.seconds, flops, size, ends, several)
         made = dataclasses.replace(made, stoppers=[*made.stoppers, *request.budget(plugins, stages.apart_s(ending))])
     said += past.remarks
     kept = request, ready, store, measurer, stages, about, made, others, untuned, ending, plugins, said, service

@@ -79,6 +79,16 @@ class Network:
 
         return cls(constants, form)
 
+    @property
+    def cold(self) -> bool:
+        """Whether its weights are more than the cache keeps until they are read again."""
+        return self.constants >= COLD
+
+    def several(self, task: Task) -> bool:
+        """Whether programs of the task take its weights in several forms, as far as a few random ones tell."""
+        rows = task.space.sample(16, np.random.default_rng(0))
+        return len({self.form(task, row) for row in rows}) > 1
+
 
 def leaders(pipelines: Sequence[Pipeline]) -> Winners:
     """The best of each task as measured while tuning."""
@@ -114,7 +124,7 @@ def race(
     matters = heavy(shares(tasks, [p.best_s for p in pipelines])) if tasks else []
     order = sorted(zip(pipelines, matters, strict=True), key=lambda pm: -_latency_s(pm[0]))
     for p, many in order:
-        around = network if many and network is not None and network.constants >= COLD else None
+        around = network if many and network is not None and network.cold else None
         row, seconds[p.task.key] = _winner(p, measurer, failed, many, not enough(), around, say)
         if row is not None:
             rows[p.task.key] = row
@@ -195,8 +205,10 @@ def _in_network(
     p: Pipeline, best: tuple[np.ndarray, float], measurer: Judges, network: Network, fell: _Fell
 ) -> tuple[np.ndarray, float]:
     """The best row and its seconds, or the best of another form that is faster with cold weights, with those it takes
-    alone."""
+    alone. Nothing races with a program that takes the weights as they are: no form has fewer."""
     forms = {network.form(p.task, best[0]): best}
+    if None in forms:
+        return best
     for row, seconds in p.top(len(p.rows)):
         if seconds > COLD_WITHIN * p.best_s:
             break
