@@ -17,8 +17,8 @@ RACE_S = 0.18
 """Re-timing one operator's finalists: ten rounds, a check, and now and then a build. The heaviest come first, and take
 most of it."""
 
-COLD_S = 1.2
-"""Re-timing the best of each form with weights from memory, for an operator that has several: four builds, mostly."""
+COLD_S = 0.5
+"""Re-timing the best of each form with weights from memory, for an operator that has several; most are not heavy."""
 
 APPLY_S = 0.07
 """Applying an operator's winner before the model is compiled; its space is open."""
