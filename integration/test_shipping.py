@@ -157,7 +157,7 @@ def test_the_form_that_is_faster_with_weights_from_memory_ships(pipeline, others
 
 
 def test_forms_of_a_convolutions_weights_race_with_weights_from_memory():
-    ready = prepare("op:conv2d:1,32,8,32,3,1,1")
+    ready = prepare("op:conv2d:1,32,16,32,3,1,1")
     (task,) = [t for t in ready.tasks if t.op == "conv2d"]
     network, backend = finalists.Network.of(ready.lowered, 1 << 20), TvmBackend()
     backend.open(task)
