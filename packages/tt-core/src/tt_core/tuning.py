@@ -137,16 +137,8 @@ def _open(request: Request, plugins: Plugins, stages: Stages, stack: ExitStack, 
             lend=past.lend,
         )
         others = _restored(ready.left_out, past.known)
-        ending = Ending()
-        if untuned is not None:
-            from tt_core.deploy.finalists import Network
-
-            ends = past_endings(store, ready.model.name, past.device, past.last)
-            tasks = ready.lowered.tasks
-            flops, size = sum(t.weight * t.flops for t in tasks), untuned.size
-            network = Network.of(ready.lowered, size)
-            several = sum(network.several(t) for t in tasks) if network.cold else 0
-            ending = Ending.of(len(tasks), untuned.seconds, flops, size, ends, several)
+        ends = past_endings(store, ready.model.name, past.device, past.last)
+        ending = Ending() if untuned is None else _ending(ready, untuned, ends)
         made = dataclasses.replace(made, stoppers=[*made.stoppers, *request.budget(plugins, stages.apart_s(ending))])
     said += past.remarks
     kept = request, ready, store, measurer, stages, about, made, others, untuned, ending, plugins, said, service
@@ -189,6 +181,16 @@ def _untuned(request: Request, ready: Prepared, plugins: Plugins, stages: Stages
     with stages.stage("untuned", "compiling it untuned, to compare with"):
         write_untuned(ready, path, plugins)
     return _Untuned(path, stages.spent_s - began)
+
+
+def _ending(ready: Prepared, untuned: _Untuned, past: Sequence[float]) -> Ending:
+    """What the end of the run is expected to take, after what earlier ones took."""
+    from tt_core.deploy.finalists import Network
+
+    tasks, network = ready.lowered.tasks, Network.of(ready.lowered, untuned.size)
+    several = sum(network.several(t) for t in tasks) if network.cold else 0
+    flops = sum(t.weight * t.flops for t in tasks)
+    return Ending.of(len(tasks), untuned.seconds, flops, untuned.size, past, several)
 
 
 def _begin(store: Store, recipe: Recipe, ready: Prepared, request: Request, device: str) -> JsonObject:
