@@ -285,7 +285,7 @@ class TvmBackend:
 
 
 def _with_cold(candidates: Sequence[TvmCandidate], size: int) -> list[Callable[[int], float]]:
-    """Runs of programs with cold copies of the constant that some of them take in another form."""
+    """Runs with cold copies of the constant that some of the programs take in another form; as ever where none does."""
     positions = {c.repacked.position for c in candidates if c.repacked is not None}
     if len(positions) != 1:
         return [c.run for c in candidates]
