@@ -233,6 +233,21 @@ def test_outputs_that_are_missing_or_that_nudging_does_not_explain_are_named():
         verify(wanted(model, {}, [want, want]), [want, off], still)
 
 
+def test_a_model_is_nudged_until_that_explains_a_difference_and_eight_times_at_most():
+    want, asked = np.ones(4, "float32"), []
+
+    def run(seeds):
+        asked.extend(seeds)
+        return [[want + np.float32(1e-4 if seed == 2 else 0)] for seed in seeds]
+
+    nudged = Nudged([want], run)
+    assert nudged.fault(0, want) is None and asked == [0]
+    assert nudged.fault(0, want + np.float32(1e-4)) is None and asked == [0, 1, 2]
+    assert nudged.fault(0, want - np.float32(1e-4)) is None and asked == [0, 1, 2]
+    assert nudged.fault(0, want + np.float32(0.5)) is not None and asked == list(range(8))
+    assert nudged.fault(0, want + np.float32(0.5)) is not None and len(asked) == 8
+
+
 def test_of_truth_values_no_rounding_allows_another():
     want = np.array([True, False])
     verify(wanted(fake(want, want, ~want), {}, [want]), [want])

@@ -20,13 +20,13 @@ most of it."""
 COLD_S = 0.5
 """Re-timing the best of each form with weights from memory, for an operator that has several; most are not heavy."""
 
-APPLY_S = 0.07
+APPLY_S = 0.03
 """Applying an operator's winner before the model is compiled; its space is open."""
 
-MODELS_S = 10.0
+MODELS_S = 7.0
 """Loading, timing and running the whole model, and its peer; ending the workers."""
 
-RUNS, UNTUNED_FLOPS = 4.0, 2e9
+RUNS, UNTUNED_FLOPS = 3.0, 2e9
 """How often the untuned model is run for that, and how fast: what TVM makes of convolutions unasked, by one core of a
 server, vectors or not."""
 

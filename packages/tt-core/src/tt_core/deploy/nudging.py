@@ -25,8 +25,8 @@ NUDGE = 4.0
 COARSE = 2.0**-5
 """The largest nudge, whatever the precision."""
 
-FIRST, MORE = 2, 6
-"""Nudged runs for every model, and those added before one is refused."""
+MOST = 8
+"""Nudged runs before a model is refused. One often tells enough, and the untuned model's may take seconds."""
 
 
 def share(mod: tvm.IRModule) -> float:
@@ -52,12 +52,11 @@ class Nudged:
         self._runs = 0
 
     def fault(self, number: int, got: np.ndarray) -> str | None:
-        """How an output is wrong, or None."""
-        if not self._runs:
-            self._nudge(FIRST)
-        found = self._fault(number, got)
-        if found is not None and self._runs == FIRST:
-            self._nudge(MORE)
+        """How an output is wrong, or None. The model is nudged until the output is within what that did, `MOST` times at
+        most."""
+        found = self._fault(number, got) if self._runs else "not nudged yet"
+        while found is not None and self._runs < MOST:
+            self._nudge()
             found = self._fault(number, got)
         return found
 
@@ -65,9 +64,9 @@ class Nudged:
         want = self.want[number]
         return fault(got, want, rounding(want, self._most[number]))
 
-    def _nudge(self, times: int) -> None:
-        for outputs in self.run(range(self._runs, self._runs + times)):
-            for most, want, got in zip(self._most, self.want, outputs, strict=True):
-                off = apart(got, want)
-                np.maximum(most, np.where(np.isfinite(off), off, 0.0), out=most)
-        self._runs += times
+    def _nudge(self) -> None:
+        (outputs,) = self.run((self._runs,))
+        for most, want, got in zip(self._most, self.want, outputs, strict=True):
+            off = apart(got, want)
+            np.maximum(most, np.where(np.isfinite(off), off, 0.0), out=most)
+        self._runs += 1
