@@ -105,7 +105,7 @@ def test_foreign_rows_are_no_rows_of_the_task():
     p = guided(lent())
     p.ask(8)
     assert len(p.rows) == p.known_trials() == 0 and math.isinf(p.best_s) and p.incumbents() == []
-    assert p.top(5) == [] and p.lent() is None and not p.errors()
+    assert p.top(5) == [] and p.models.lent() is None and not p.errors()
 
 
 def test_their_say_fades_and_ends():
@@ -122,7 +122,7 @@ def test_both_models_are_mixed_by_weight():
     codes = draw(TASK.space, set(), 20, np.random.default_rng(5))
     X = TASK.space.encode(codes)
     own, foreign = p.surrogate.predict(TASK, X).mean, p.guidance.model("surrogate").predict(TASK, X).mean
-    assert np.allclose(p._predict(p.surrogate, codes).mean, (own + foreign) / 2)
+    assert np.allclose(p.models.predict(p.surrogate, codes).mean, (own + foreign) / 2)
     assert not np.allclose(own, foreign)
 
 
@@ -135,7 +135,7 @@ def test_a_model_with_next_to_no_say_is_not_asked():
     codes = draw(TASK.space, set(), 20, np.random.default_rng(5))
     assert p.guidance.model("surrogate") is not None and p.guidance.heard("surrogate", alone=False) is None
     own = p.surrogate.predict(TASK, TASK.space.encode(codes)).mean
-    assert np.array_equal(p._predict(p.surrogate, codes).mean, own)
+    assert np.array_equal(p.models.predict(p.surrogate, codes).mean, own)
 
 
 def test_both_models_read_the_same_features(monkeypatch):
@@ -144,7 +144,7 @@ def test_both_models_read_the_same_features(monkeypatch):
     p.ask(1)
     read, kind, encode = [], type(TASK.space), type(TASK.space).encode
     monkeypatch.setattr(kind, "encode", lambda space, codes: read.append(len(codes)) or encode(space, codes))
-    p._predict(p.surrogate, draw(TASK.space, set(), 20, np.random.default_rng(5)))
+    p.models.predict(p.surrogate, draw(TASK.space, set(), 20, np.random.default_rng(5)))
     assert p.guidance.heard("surrogate", alone=False) is not None and read == [20]
 
 

@@ -436,7 +436,7 @@ def test_a_curve_depends_on_the_seed_and_not_on_the_schedule():
 
 def test_training_data_stay_bounded():
     p = pipeline(surrogate=Recorder())
-    p.FIT_ROWS = 20
+    p.models.FIT_ROWS = 20
     for _ in range(6):
         turn(p)
     assert max(n for fit in p.surrogate.fits for _, n, _ in fit) <= 20

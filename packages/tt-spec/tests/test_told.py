@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from tt_spec import Pipeline
+from tt_spec.cost_models import CostModels
 from tt_spec.pieces.null_surrogate import NullSurrogate
 from tt_spec.pieces.random_searcher import RandomSearcher
 from tt_spec.pieces.synthetic import SyntheticMeasurer, synthetic_task
@@ -100,7 +101,7 @@ class ByStatements(NullSurrogate):
 
 def test_statements_of_all_tasks_together_are_bounded(monkeypatch):
     """200 tasks of which each kept 4,096 rows' statements would need 10 GB."""
-    monkeypatch.setattr(Pipeline, "ALL_FEATURES", 100)
+    monkeypatch.setattr(CostModels, "ALL_FEATURES", 100)
     peers, programs = [], SyntheticMeasurer()
     for i in range(6):
         task = synthetic_task(f"t{i}")
@@ -109,5 +110,5 @@ def test_statements_of_all_tasks_together_are_bounded(monkeypatch):
         for p in peers:
             batch = p.ask(16)
             p.tell(batch.id, [Trial(tuple(map(int, row)), (1e-3 + turn,), 1) for row in batch.codes])
-            assert sum(len(q._kept) for q in peers) <= 100
-    assert len(peers[-1]._kept) and not len(peers[0]._kept)
+            assert sum(len(q.models.kept) for q in peers) <= 100
+    assert len(peers[-1].models.kept) and not len(peers[0].models.kept)

@@ -5,41 +5,21 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from tt_spec.clock import Clock, WallClock
+from tt_spec.cost_models import CostModels
 from tt_spec.errors import StoreError
-from tt_spec.faults import (
-    blame,
-    checked_prediction,
-    checked_proposal,
-    checked_realised,
-    checked_scores,
-    checked_selection,
-)
-from tt_spec.guidance import Guidance, Which
+from tt_spec.faults import blame, checked_proposal, checked_realised, checked_selection
+from tt_spec.guidance import Guidance
 from tt_spec.repeats import Repeats
 from tt_spec.rng import draw, in_turn, rng_for
 from tt_spec.roles import Foreknows, Learns, ProgramSource, Sampler, Searcher, Surrogate
 from tt_spec.space import Space, token, tokens
-from tt_spec.statements import KeptStatements
 from tt_spec.told import Told
-from tt_spec.types import (
-    Batch,
-    Context,
-    Foreign,
-    Group,
-    Measurement,
-    Prediction,
-    Proposal,
-    Statements,
-    Task,
-    Trial,
-    labels,
-)
+from tt_spec.types import Batch, Context, Measurement, Proposal, Task, Trial, labels
 
 __all__ = ["Pipeline"]
 
@@ -70,17 +50,6 @@ class Pipeline:
     OPENING = {"knobs": 1024, "statements": 256}
     """Random rows among which a model that learned beforehand chooses a task's first ones, by what it reads."""
 
-    FEATURE_CACHE, ALL_FEATURES = 4096, 16384
-    """Rows of a task, and of all tasks of a run, whose statements are kept: 10 to 20 kB each."""
-
-    OUTGROWN, OUTGROWN_OWN = 1 / 16, 16
-    """A surrogate that serves many tasks is fitted again once it could know so many times more rows, or so many more of
-    the task that asks."""
-
-    FIT_ROWS = 2000
-    JUDGED = 128
-    """Rows of the task by which a foreign model is judged."""
-
     def __init__(
         self,
         task: Task,
@@ -98,13 +67,9 @@ class Pipeline:
         warm: np.ndarray | None = None,
         guidance: Guidance | None = None,
     ) -> None:
-        if programs is None and surrogate.inputs == "statements":
-            raise ValueError("a surrogate that reads statements needs `programs` to make them: pass a measurer")
-        if draft is not None and draft.inputs != "knobs":
-            raise ValueError(f"a draft model must read knobs, this one reads {draft.inputs}")
         self.task, self.space = task, task.space
-        self.surrogate, self.searcher, self.sampler = surrogate, searcher, sampler
-        self.programs, self.draft, self.verify, self.batch = programs, draft, verify, batch
+        self.surrogate, self.draft, self.searcher, self.sampler = surrogate, draft, searcher, sampler
+        self.programs, self.verify, self.batch = programs, verify, batch
         self.seed, self.clock = seed, clock or WallClock()
         self.peers = peers if peers is not None else [self]
         self.guidance = guidance
@@ -113,11 +78,19 @@ class Pipeline:
         self._repeats = Repeats(self._told)
         self._seen: set[bytes] = set()
         self._pending: dict[bytes, tuple[int, np.ndarray]] = {}
-        self._batches = self._asked = 0
-        self._fitted_at = self._fitted_own = self._drafted_at = -1
+        self._batches = 0
         self._why: dict[bytes, str] = {}
         self._refused: set[bytes] = set()
-        self._kept = KeptStatements(self.FEATURE_CACHE)
+        self.models = CostModels(
+            task,
+            surrogate,
+            draft,
+            self._told,
+            programs=programs,
+            guidance=guidance,
+            peers=lambda: [p.models for p in self.peers],
+            seed=seed,
+        )
 
     # -- what is known ------------------------------------------------------------------------------------------
 
@@ -187,7 +160,7 @@ class Pipeline:
         """Multiply all seconds, and doubt the rows near the front as if none had been timed again: the factor is what
         the task's programs suffer on average from another state of the machine."""
         self._told.rescale(factor)
-        self._fitted_at = self._drafted_at = -1
+        self.models.forget()
         self._repeats.begin_again()
 
     def joined(self, trial: Trial) -> Trial:
@@ -209,15 +182,15 @@ class Pipeline:
         if n < 1:
             raise ValueError(f"ask for at least one row, got {n}")
         turn = len(self._told) + len(self._pending)
-        self._asked = sum(p._batches for p in self.peers)
+        self.models.asked(sum(p._batches for p in self.peers))
         info: dict[str, Any] = {}
         chosen, invalid = _Chosen(), []
-        guided = self._guide()
+        guided = self.models.guide()
         self._admit(self._warm, "warm", chosen, invalid, n)
         self._warm = np.array([w for w in self._warm if _token(self.space, w) not in self._seen])
         if guided is not None and not self._batches:
             self._admit(guided.rows(), "transfer", chosen, invalid, n)
-        if (guided is not None or self._has_valid) and len(chosen.rows) < n:
+        if (guided is not None or self.models.has_valid) and len(chosen.rows) < n:
             codes, info, wanted = self._propose(n - len(chosen.rows), turn)
             n = len(chosen.rows) + wanted
             self._admit(codes, "search", chosen, invalid, n)
@@ -234,7 +207,7 @@ class Pipeline:
         codes = np.stack(chosen.rows) if chosen.rows else np.empty((0, len(self.space.knobs)), dtype=np.int64)
         predicted = np.full(len(codes), np.nan)
         if info and len(codes) and "weights" not in info:
-            predicted = self._score(self.surrogate, codes)
+            predicted = self.models.score(self.surrogate, codes)
         if self.guidance is not None and self.guidance.info:
             info["transfer"] = dict(self.guidance.info)
         self._batches += 1
@@ -274,44 +247,7 @@ class Pipeline:
         """The trial as what stores keep; `about` as in `Measurement.of`."""
         return Measurement.of(trial, self.task, **about)
 
-    def lent(self) -> Foreign | None:
-        """The rows measured here, for other tasks; None before the first valid result."""
-        if not self._has_valid:
-            return None
-        usable = self._told.usable
-        return Foreign(self.task, self.rows[usable], self._told.seconds[usable], "model")
-
     # -- inside -------------------------------------------------------------------------------------------------
-
-    @property
-    def _has_valid(self) -> bool:
-        return math.isfinite(self.best_s)
-
-    def _guide(self) -> Guidance | None:
-        """The foreign models, fitted and judged, if they have a say in this batch."""
-        if self.guidance is None:
-            return None
-        self.guidance.learn(self.known_trials(), self._others, self._foreign_statements, self.surrogate.shared)
-        usable = self._told.usable[: self.JUDGED]
-        for which in ("surrogate", "draft"):
-            model = self.guidance.model(which)
-            if model is not None and self.guidance.judges(which, len(usable)):
-                y = labels(self._told.seconds)[usable]
-                self.guidance.judge(which, self._by(model, self.rows[usable]).mean, y)
-        return self.guidance if self.guidance.ready else None
-
-    def _others(self) -> list[Foreign]:
-        """The rows measured of this run's other tasks of the kind."""
-        others = [p for p in self.peers if p is not self and p.task.op == self.task.op]
-        return [found for p in others if (found := p.lent()) is not None]
-
-    def _foreign_statements(self, task: Task, rows: np.ndarray) -> tuple[Statements, np.ndarray]:
-        """Statements of another task's rows; a task of this run has most of its own already."""
-        for p in self.peers:
-            if (p.task.key, p.space.key) == (task.key, task.space.key):
-                return p._statements(rows)
-        assert self.programs is not None
-        return self.programs.features(task, rows)
 
     def _opening(self, n: int, turn: int) -> tuple[np.ndarray, dict[str, Any]]:
         """The task's first rows, best first by what models learned beforehand, and remarks; no rows without such a
@@ -329,14 +265,14 @@ class Pipeline:
                 rng = rng_for(self.seed, self.task.key, "opening", turn)
                 rows = np.unique(self.space.sample(self.OPENING[model.inputs], rng), axis=0)
                 rows = rows[[name not in self._seen for name in tokens(rows)]]
-            best = np.argsort(-self._by(model, rows).mean, kind="stable")
+            best = np.argsort(-self.models.by(model, rows).mean, kind="stable")
             most = max(2 * n, math.ceil(self.verify * min(1.0, n / self.batch)))
             rows, info = in_turn(self.space, self._seen, rows[best], most), {"weights": where}
         return rows[: 2 * n], info
 
     def _propose(self, n: int, turn: int) -> tuple[np.ndarray, dict[str, Any], int]:
         """Rows to measure, remarks, and how many rows the batch should have with the random ones, at most `n`."""
-        self._fit(turn)
+        self.models.fit(turn)
         ctx = self._context("searcher", turn)
         with blame("searcher", self.searcher):
             most = max(n, math.ceil(self.verify * min(1.0, n / self.batch))) if self.draft else n
@@ -344,10 +280,10 @@ class Pipeline:
             proposal = checked_proposal(asked, self.space, self.searcher)
             info = dict(proposal.info)
         if self.draft is not None and len(proposal.codes):
-            ctx.score = lambda codes: self._score(self.surrogate, codes)
+            ctx.score = lambda codes: self.models.score(self.surrogate, codes)
             proposal = Proposal(proposal.codes, ctx.score(proposal.codes), proposal.random_share, proposal.info)
         share = min(max(proposal.random_share, 0.0), 1.0)
-        if self.guidance is not None and not self._has_valid:
+        if self.guidance is not None and not self.models.has_valid:
             share = max(share, self.guidance.random_share)
         greedy = n - int(round_half_up(share * n))
         ctx.rng = rng_for(self.seed, self.task.key, "sampler", turn)
@@ -360,98 +296,10 @@ class Pipeline:
             n = int(round_half_up(len(codes) / (1.0 - share)))
         return codes, info, n
 
-    def _fit(self, turn: int) -> None:
-        sources = self.peers if self.surrogate.shared else [self]
-        known = sum(len(p._told) for p in sources)
-        if self._outgrown(known):
-            rng = rng_for(self.seed, self.task.key, "surrogate", turn)
-            groups = [g for p in sources if (g := p._group(self.surrogate.inputs)) is not None]
-            with blame("surrogate", self.surrogate):
-                self.surrogate.fit(groups, rng)
-            for p in sources:
-                p._fitted_at, p._fitted_own = known, len(p._told)
-        if self.draft is not None and self._drafted_at != len(self._told):
-            own = self._group("knobs")
-            with blame("surrogate", self.draft):
-                self.draft.fit([own] if own else [], rng_for(self.seed, self.task.key, "draft", turn))
-            self._drafted_at = len(self._told)
-
-    def _outgrown(self, known: int) -> bool:
-        """Whether the surrogate wants to be fitted again, now that it could learn from so many rows: one that serves
-        many tasks not for each few rows of one of them."""
-        if self._fitted_at < 0 or not self.surrogate.shared:
-            return known != self._fitted_at
-        own, new = len(self._told) - self._fitted_own, known - self._fitted_at
-        return new > 0 and (own >= self.OUTGROWN_OWN or new >= self.OUTGROWN * self._fitted_at)
-
-    def _group(self, inputs: str) -> Group | None:
-        """Training data of this task: the best and the newest rows, at most `FIT_ROWS`."""
-        if not self._has_valid:
-            return None
-        usable = self._told.usable
-        if len(usable) > self.FIT_ROWS:
-            best = self._told.best(self.FIT_ROWS // 2, usable)
-            usable = np.union1d(best, usable[-self.FIT_ROWS // 2 :])
-        y = labels(self._told.seconds)[usable]
-        codes = self.rows[usable]
-        if inputs == "knobs":
-            return self.task, self.space.encode(codes), y
-        statements, ok = self._statements(codes)
-        return (self.task, statements, y[ok]) if ok.any() else None
-
-    def _statements(self, codes: np.ndarray) -> tuple[Statements, np.ndarray]:
-        """Statements of these rows, kept within bounds: those of tasks that were asked for longest ago are made again
-        if need be."""
-        assert self.programs is not None
-        with blame("measurer", self.programs):
-            found = self._kept.of(tokens(codes), codes, partial(self.programs.features, self.task))
-        kept = sum(len(p._kept) for p in self.peers)
-        for p in sorted((p for p in self.peers if p is not self), key=lambda p: p._asked):
-            if kept <= self.ALL_FEATURES:
-                break
-            kept -= len(p._kept)
-            p._kept.clear()
-        return found
-
-    def _predict(self, model: Surrogate, codes: np.ndarray) -> Prediction:
-        """The model's prediction, mixed with the foreign one's."""
-        which: Which = "draft" if model is self.draft else "surrogate"
-        foreign = None if self.guidance is None else self.guidance.heard(which, alone=not self._has_valid)
-        if self.guidance is None or foreign is None:
-            return self._by(model, codes)
-        read = self._read(model, codes)  # once: both come from the same part of the recipe
-        own = self._of(model, *read) if self._has_valid else None
-        return self.guidance.mixed(which, own, self._of(foreign, *read))
-
-    def _by(self, model: Surrogate, codes: np.ndarray) -> Prediction:
-        return self._of(model, *self._read(model, codes))
-
-    def _read(self, model: Surrogate, codes: np.ndarray) -> tuple[np.ndarray | Statements, np.ndarray]:
-        """What the model reads of these rows, and which of them have it: `X` has a row for each of those."""
-        codes = np.asarray(codes, dtype=np.int64)
-        if model.inputs == "knobs" or not len(codes):
-            return self.space.encode(codes), np.ones(len(codes), dtype=bool)
-        return self._statements(codes)
-
-    def _of(self, model: Surrogate, X: np.ndarray | Statements, ok: np.ndarray) -> Prediction:
-        """The model's prediction of what was read; a row without it is below all others."""
-        mean, std = np.zeros(len(ok)), np.zeros(len(ok))
-        if ok.any():
-            with blame("surrogate", model):
-                p = checked_prediction(model.predict(self.task, X), int(ok.sum()))
-            mean[ok], std[ok] = p.mean, p.std
-            mean[~ok] = p.mean.min() - 1.0
-        return Prediction(mean, std)
-
-    def _score(self, model: Surrogate, codes: np.ndarray) -> np.ndarray:
-        prediction = self._predict(model, codes)
-        with blame("surrogate", model):
-            return checked_scores(model.score(prediction, 1.0), len(codes))
-
     def _context(self, role: str, turn: int = 0) -> Context:
         guide = self.draft or self.surrogate
         pending = [row for _, row in self._pending.values()]
-        fitted = self._fitted_at >= 0 or (self.guidance is not None and self.guidance.ready)
+        fitted = self.models.fitted
         return Context(
             task=self.task,
             space=self.space,
@@ -462,8 +310,8 @@ class Pipeline:
             costs=self._told.costs,
             pending=np.stack(pending) if pending else self.rows[:0],
             best_s=self.best_s,
-            predict=lambda codes: self._predict(guide, codes),
-            score=(lambda codes: self._score(guide, codes)) if fitted else (lambda codes: np.zeros(len(codes))),
+            predict=lambda codes: self.models.predict(guide, codes),
+            score=(lambda codes: self.models.score(guide, codes)) if fitted else (lambda codes: np.zeros(len(codes))),
             rng=rng_for(self.seed, self.task.key, role, turn),
             clock=self.clock,
             fitted=fitted,

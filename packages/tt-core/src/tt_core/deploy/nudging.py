@@ -52,8 +52,7 @@ class Nudged:
         self._runs = 0
 
     def fault(self, number: int, got: np.ndarray) -> str | None:
-        """How an output is wrong, or None. The model is nudged until the output is within what that did, `MOST` times at
-        most."""
+        """How an output is wrong, or None. The model is nudged until that explains the output, `MOST` times at most."""
         found = self._fault(number, got) if self._runs else "not nudged yet"
         while found is not None and self._runs < MOST:
             self._nudge()
