@@ -125,6 +125,18 @@ def test_a_share_is_at_least_twice_an_even_one_and_binds_nobody_who_gains():
     assert many[0].trials > 0.3 * sum(s.trials for s in many)
 
 
+def test_in_a_short_run_who_gains_first_does_not_shut_the_others_out():
+    """One row of each of 28 convolutions, then 70 for all: the first of them to find Winograd is soon done."""
+    states = [state(flops=1e9 + i, trials=1, best_s=5e-4, curve=[(1, 0.0, 5e-4)], last_gain_trial=1) for i in range(28)]
+    scheduler = Gradient(epsilon=0)
+    scheduler.budget(70)
+    while sum(s.trials for s in states) < 98:
+        slot = scheduler.next(states, CLOCK)
+        spend(states[slot.task], slot.trials, 2e-4)
+        scheduler.budget(98 - sum(s.trials for s in states))
+    assert max(s.trials for s in states) <= 9 and sum(s.trials > 1 for s in states) >= 14
+
+
 def test_of_a_restored_task_what_the_history_knew_is_no_gain():
     s = state(best_s=8e-3, restored=32, incumbents=[(1, 20e-3), (30, 8e-3)])
     other = tuned(4, 2)

@@ -26,7 +26,8 @@ class Gradient:
 
     and the smallest wins. Ansor's own knows neither v nor algorithms: one operator that could not use what the others
     found kept its expectation, and a third of the slots. So that nobody keeps more than its share for nothing, a task
-    with over `share` of the trials and less than 2 % of what all have gained is passed over while there are others.
+    that had more than `share` of the trials, a full slot at least, and less than 2 % of what all have gained is passed
+    over while there are others.
 
     Before that, every task gets one slot, the largest `weight * flops` first; a task without a
     valid result gets up to `warmup` of them and then waits for the random slots or for the end of all others, so
@@ -94,7 +95,8 @@ class Gradient:
         first = warm_up(states, self.trials, self.rows_, self.warmup, self.light)
         if first is not None:
             return first
-        change = self._modest(states, {i: self.change(states, i) for i in racing if valid(states[i])})
+        size = max(first_slot(states, self.trials, self.rows_), self.trials // 4)
+        change = self._modest(states, {i: self.change(states, i) for i in racing if valid(states[i])}, size)
         rng = np.random.default_rng([self.seed, sum(s.trials for s in states)])
         if rng.random() < self.epsilon:
             pick, why = racing[int(rng.integers(len(racing)))], "random"
@@ -103,7 +105,6 @@ class Gradient:
         else:
             pick, why = min(racing, key=lambda i: (states[i].trials, i)), "nothing valid yet"
         gain_s = min(max(0.0, -change[pick]), states[pick].weight * states[pick].best_s) if pick in change else 0.0
-        size = max(first_slot(states, self.trials, self.rows_), self.trials // 4)
         return Slot(pick, trials=size, gain_s=gain_s, info={"why": why})
 
     def change(self, states: Sequence[TaskState], i: int) -> float:
@@ -119,14 +120,16 @@ class Gradient:
         faded = (1.0 + vain(s, self.trials)) ** -self.fade
         return s.weight * (self.alpha * backward + (1.0 - self.alpha) * faded * (ahead - g))
 
-    def _modest(self, states: Sequence[TaskState], change: dict[int, float]) -> dict[int, float]:
-        """Those of `change` that have not had more than their share for nothing; all if there is none."""
-        most = max(self.share, 2.0 / len(states)) * (sum(s.trials for s in states) + self.trials)
+    def _modest(self, states: Sequence[TaskState], change: dict[int, float], size: int) -> dict[int, float]:
+        """Those of `change` that would not have more than their share for nothing with another slot of that size; all
+        if there is none."""
+        share = max(self.share, 2.0 / len(states)) * (sum(s.trials for s in states) + size)
+        most = max(self.trials, share)  # early on, anybody's few trials are more than a share of all
         gained = [_gained_s(s) for s in states]
         kept = {
             i: c
             for i, c in change.items()
-            if states[i].trials + self.trials <= most or gained[i] >= LEAST_GAIN * sum(gained) > 0
+            if states[i].trials + size <= most or gained[i] >= LEAST_GAIN * sum(gained) > 0
         }
         return kept or change
 
