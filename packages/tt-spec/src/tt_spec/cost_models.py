@@ -11,7 +11,7 @@ import numpy as np
 from tt_spec.faults import blame, checked_prediction, checked_scores
 from tt_spec.guidance import Guidance, Which
 from tt_spec.rng import rng_for
-from tt_spec.roles import ProgramSource, Surrogate
+from tt_spec.roles import Foreknows, ProgramSource, Surrogate
 from tt_spec.space import tokens
 from tt_spec.statements import KeptStatements
 from tt_spec.told import Told
@@ -41,6 +41,9 @@ class CostModels:
     the task that asks."""
 
     FIT_ROWS = 2000
+    LEAST = 2
+    """Rows from which on a task can teach: labels are shares of the task's best, and a single row's is always 1."""
+
     JUDGED = 128
     """Rows of the task by which a foreign model is judged."""
 
@@ -76,6 +79,15 @@ class CostModels:
         return math.isfinite(self.told.best_s)
 
     @property
+    def ranks(self) -> bool:
+        """Whether the surrogate can tell the task's rows apart: by rows of the task, or by what it learned beforehand
+        or elsewhere."""
+        if len(self.told.usable) >= self.LEAST or (self.guidance is not None and self.guidance.ready):
+            return True
+        with blame("surrogate", self.surrogate):
+            return isinstance(self.surrogate, Foreknows) and self.surrogate.foreknows(self.task) is not None
+
+    @property
     def fitted(self) -> bool:
         """Whether any model has learned something that a score could come from."""
         return self._fitted_at >= 0 or (self.guidance is not None and self.guidance.ready)
@@ -108,10 +120,10 @@ class CostModels:
         return new > 0 and (own >= self.OUTGROWN_OWN or new >= self.OUTGROWN * self._fitted_at)
 
     def group(self, inputs: str) -> Group | None:
-        """Training data of this task: the best and the newest rows, at most `FIT_ROWS`."""
-        if not self.has_valid:
-            return None
+        """Training data of this task: the best and the newest rows, `LEAST` to `FIT_ROWS` of them, or None."""
         usable = self.told.usable
+        if not self.has_valid or len(usable) < self.LEAST:
+            return None
         if len(usable) > self.FIT_ROWS:
             best = self.told.best(self.FIT_ROWS // 2, usable)
             usable = np.union1d(best, usable[-self.FIT_ROWS // 2 :])

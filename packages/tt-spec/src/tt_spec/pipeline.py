@@ -206,7 +206,7 @@ class Pipeline:
                 break
         codes = np.stack(chosen.rows) if chosen.rows else np.empty((0, len(self.space.knobs)), dtype=np.int64)
         predicted = np.full(len(codes), np.nan)
-        if info and len(codes) and "weights" not in info:
+        if info and len(codes) and "weights" not in info and self.models.ranks:
             predicted = self.models.score(self.surrogate, codes)
         if self.guidance is not None and self.guidance.info:
             info["transfer"] = dict(self.guidance.info)
@@ -279,7 +279,7 @@ class Pipeline:
             asked = self.searcher.propose(ctx, most)
             proposal = checked_proposal(asked, self.space, self.searcher)
             info = dict(proposal.info)
-        if self.draft is not None and len(proposal.codes):
+        if self.draft is not None and len(proposal.codes) and self.models.ranks:
             ctx.score = lambda codes: self.models.score(self.surrogate, codes)
             proposal = Proposal(proposal.codes, ctx.score(proposal.codes), proposal.random_share, proposal.info)
         share = min(max(proposal.random_share, 0.0), 1.0)
