@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -258,6 +259,17 @@ def test_the_untuned_program_takes_part_and_a_hopeless_one_is_timed_once(pipelin
     monkeypatch.setattr(TvmCandidate, "run", run)
     assert [len(s) for s in backend.race(pipeline.task, rows, 5, 0.01, True)] == [5, 5, 1]
     assert runs == {True: 2, False: 2 * (2 + 2 * 5)}
+
+
+def test_a_race_after_the_machine_changed_its_state_tells_what_programs_took(pipeline, monkeypatch):
+    """Arithmetic on registers takes as long in many a state in which the probe takes 1.6 times as long."""
+    backend = TvmBackend()
+    backend.open(pipeline.task)
+    rows = np.stack([row for row, _ in pipeline.top(2)])
+    backend._state = time.monotonic(), 1e-4
+    monkeypatch.setattr(TvmBackend, "_probe", lambda self, task: lambda: 1.6e-4)
+    monkeypatch.setattr(TvmCandidate, "run", lambda self, n: 2e-4)
+    assert backend.race(pipeline.task, rows, 3, 0.01) == [[2e-4] * 3] * 2
 
 
 def test_a_finalist_that_was_found_wrong_stays_so_in_the_history(tmp_path, kept, monkeypatch):

@@ -396,6 +396,25 @@ def test_a_draft_guides_and_the_dear_model_verifies():
     assert p.ask(2).info["proposed"] == 10, "a quarter of a batch is chosen among a quarter of the rows"
 
 
+def test_one_row_teaches_nothing_so_the_draft_alone_ranks():
+    """What a row is compared with is the task's best, which it is itself."""
+    dear, programs, peers = Recorder("statements", shared=True), Fake(), []
+    for i in range(2):
+        task = synthetic_task(f"task {i}", knobs=4)
+        options = {"draft": Recorder(), "programs": programs, "verify": 40, "batch": 8, "peers": peers}
+        peers.append(pipeline(task, Half(0.0), dear, **options))
+    first, second = peers
+    for p in peers:
+        turn(p, 1)
+    batch = turn(first, 4)
+    assert dear.fits == [[]] and dear.asked == [] and programs.featured == 0 and np.isnan(batch.predicted).all()
+    turn(second, 4)
+    assert dear.fits[1:] == [[(first.task.key, 5, 5)]] and dear.asked == [] and programs.featured == 5
+    batch = turn(first, 4)
+    assert [k for k, *_ in dear.fits[-1]] == [p.task.key for p in peers] and np.isfinite(batch.predicted).all()
+    assert dear.asked == [20, 4], "half a batch is chosen among half the rows"
+
+
 def test_models_that_cannot_work_are_refused():
     with pytest.raises(ValueError, match="needs `programs`"):
         pipeline(surrogate=Recorder("statements"))

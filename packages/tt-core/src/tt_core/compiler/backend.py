@@ -218,7 +218,8 @@ class TvmBackend:
         self, task: Task, runs: list[Callable[[int], float]], seconds: float
     ) -> Sequence[Callable[[int], float]]:
         """These runs in windows that count, each with as much time for windows in vain as the race gives it; the runs
-        as they are where nothing tells the machine's state."""
+        as they are where nothing tells the machine's state. Where no window counts nothing is corrected: how much these
+        programs suffer is not known, and all of them take turns."""
         self._seat.run()
         tell = self._probe(task)
         if tell is None:
@@ -227,7 +228,7 @@ class TvmBackend:
         if time.monotonic() - at > STATE_S:
             state_s = state(tell)
             self._state = time.monotonic(), state_s
-        return [Windows(run, tell, state_s, most_s=seconds) for run in runs]
+        return [Windows(run, tell, state_s, sensitivity=0.0, most_s=seconds) for run in runs]
 
     def check(self, task: Task, row: np.ndarray) -> str | None:
         """The fault in a row's outputs, or None."""
