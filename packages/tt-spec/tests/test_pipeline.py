@@ -256,6 +256,28 @@ def test_algorithms_take_turns_in_a_batch_that_was_chosen_beforehand():
     assert sorted(chosen[chosen[:, 0] == 1, 1]) == [62, 63]
 
 
+class OnlyThe(RandomSearcher):
+    """A searcher whose model wants one algorithm."""
+
+    def propose(self, ctx, n):
+        codes = draw(ctx.space, ctx.seen, 8 * n, ctx.rng)
+        codes = codes[codes[:, 0] == 0][:n]
+        return Proposal(codes, np.arange(len(codes), dtype=float), 0.0)
+
+
+def test_an_algorithm_that_was_never_tried_has_its_turn_in_the_next_batch():
+    """Of nine rows five, three and one are due, by D'Hondt: the second one's first is the second, the third's the
+    ninth."""
+    parts = Knob("space", "choice", ("a", "b", "c"), prior=(5.0, 3.0, 1.0))
+    space = Space((parts, Knob("k", "choice", tuple(range(64)))), name="a+b+c")
+    p = pipeline(replace(mixed_task(), spaces=(space,)), OnlyThe(), draft=Recorder())
+    batches = [turn(p, n) for n in (1, 4, 4, 4)]
+    assert [sorted(b.codes[:, 0].tolist()) for b in batches] == [[0], [0, 0, 0, 1], [0, 0, 0, 2], [0, 0, 0, 0]]
+    assert [b.origin.count("random") for b in batches[1:]] == [1, 1, 0]
+    tried = batches[1].codes[batches[1].codes[:, 0] == 1][0, 1]
+    assert tried >= 32, "of those that were drawn it is one that the draft likes"
+
+
 def test_refused_rows_of_the_first_batch_give_way_to_the_next_best():
     p = pipeline(mixed_task(), programs=Fake(refuse=lambda r: r[0] == 0), draft=Knows())
     batch = p.ask(8)

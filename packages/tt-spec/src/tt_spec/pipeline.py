@@ -15,7 +15,7 @@ from tt_spec.errors import StoreError
 from tt_spec.faults import blame, checked_proposal, checked_realised, checked_selection
 from tt_spec.guidance import Guidance
 from tt_spec.repeats import Repeats
-from tt_spec.rng import draw, in_turn, rng_for
+from tt_spec.rng import draw, first_of, in_turn, overdue, rng_for
 from tt_spec.roles import Foreknows, Learns, ProgramSource, Sampler, Searcher, Surrogate
 from tt_spec.space import Space, token, tokens
 from tt_spec.told import Told
@@ -190,6 +190,8 @@ class Pipeline:
         self._warm = np.array([w for w in self._warm if _token(self.space, w) not in self._seen])
         if guided is not None and not self._batches:
             self._admit(guided.rows(), "transfer", chosen, invalid, n)
+        if self.models.has_valid:
+            self._admit(self._untried(n - len(chosen.rows), turn), "random", chosen, invalid, n)
         if (guided is not None or self.models.has_valid) and len(chosen.rows) < n:
             codes, info, wanted = self._propose(n - len(chosen.rows), turn)
             n = len(chosen.rows) + wanted
@@ -269,6 +271,18 @@ class Pipeline:
             most = max(2 * n, math.ceil(self.verify * min(1.0, n / self.batch)))
             rows, info = in_turn(self.space, self._seen, rows[best], most), {"weights": where}
         return rows[: 2 * n], info
+
+    def _untried(self, n: int, turn: int) -> np.ndarray:
+        """A row of each algorithm whose turn has come and that was never tried, the draft's favourite: a model cannot
+        want what it knows nothing of. They are half of the batch at most."""
+        choices = overdue(self.space, self._seen, n)[: n // 2]
+        rows = np.empty((0, len(self.space.knobs)), dtype=np.int64)
+        if not choices:
+            return rows
+        rows = self.space.sample(self.OPENING["knobs"], rng_for(self.seed, self.task.key, "untried", turn))
+        if self.draft is not None:
+            rows = rows[np.argsort(-self.models.by(self.draft, rows).mean, kind="stable")]
+        return first_of(self.space, rows, choices)
 
     def _propose(self, n: int, turn: int) -> tuple[np.ndarray, dict[str, Any], int]:
         """Rows to measure, remarks, and how many rows the batch should have with the random ones, at most `n`."""

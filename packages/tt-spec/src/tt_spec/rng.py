@@ -8,7 +8,7 @@ import numpy as np
 
 from tt_spec.space import Space, token, tokens
 
-__all__ = ["draw", "in_turn", "rng_for"]
+__all__ = ["draw", "first_of", "in_turn", "overdue", "rng_for"]
 
 
 def rng_for(seed: int, task_key: str, role: str, turn: int) -> np.random.Generator:
@@ -51,6 +51,19 @@ def in_turn(space: Space, seen: set[bytes] | frozenset[bytes], rows: np.ndarray,
     return np.stack(picked) if picked else rows[:0]
 
 
+def overdue(space: Space, seen: set[bytes] | frozenset[bytes], n: int) -> list[int]:
+    """Choices of a knob with a prior that no seen row has, and whose turn would be among the next `n`, as in `draw`."""
+    turns = _Turns(space, seen)
+    return [] if turns.knob is None else turns.overdue(n)
+
+
+def first_of(space: Space, rows: np.ndarray, choices: list[int]) -> np.ndarray:
+    """The first of the rows `(m, d)` with each of these choices of the knob with a prior, as far as there is one."""
+    knob = _Turns(space, frozenset()).knob
+    found = [np.flatnonzero(rows[:, knob] == c)[:1] for c in choices] if knob is not None else []
+    return rows[np.concatenate(found)] if found else rows[:0]
+
+
 class _Turns:
     """The turns of the choices of the first knob that has a prior."""
 
@@ -61,6 +74,15 @@ class _Turns:
             self.prior, self.wider = np.asarray(space.knobs[self.knob].prior, dtype=np.float64), 6
             rows = np.frombuffer(b"".join(seen), dtype=np.int64).reshape(-1, len(space.knobs))
             self.had = np.bincount(rows[:, self.knob], minlength=len(self.prior))
+
+    def overdue(self, n: int) -> list[int]:
+        """Choices that had no turn yet and would have one among the next `n`."""
+        had, new = self.had.copy(), []
+        for _ in range(n):
+            turn = int(((had + 1) / self.prior).argmin())
+            new += [turn] if not had[turn] else []
+            had[turn] += 1
+        return new
 
     def pick(self, rows: list[np.ndarray], n: int) -> list[np.ndarray]:
         """Up to `n` of the rows, in turn; those of one choice in their order."""
