@@ -15,7 +15,7 @@ from tt_spec.errors import StoreError
 from tt_spec.faults import blame, checked_proposal, checked_realised, checked_selection
 from tt_spec.guidance import Guidance
 from tt_spec.repeats import Repeats
-from tt_spec.rng import draw, first_of, in_turn, overdue, rng_for
+from tt_spec.rng import draw, in_turn, rng_for, untried
 from tt_spec.roles import Foreknows, Learns, ProgramSource, Sampler, Searcher, Surrogate
 from tt_spec.space import Space, token, tokens
 from tt_spec.told import Told
@@ -275,14 +275,14 @@ class Pipeline:
     def _untried(self, n: int, turn: int) -> np.ndarray:
         """A row of each algorithm whose turn has come and that was never tried, the draft's favourite: a model cannot
         want what it knows nothing of. They are half of the batch at most."""
-        choices = overdue(self.space, self._seen, n)[: n // 2]
-        rows = np.empty((0, len(self.space.knobs)), dtype=np.int64)
-        if not choices:
-            return rows
-        rows = self.space.sample(self.OPENING["knobs"], rng_for(self.seed, self.task.key, "untried", turn))
-        if self.draft is not None:
-            rows = rows[np.argsort(-self.models.by(self.draft, rows).mean, kind="stable")]
-        return first_of(self.space, rows, choices)
+
+        def liked() -> np.ndarray:
+            rows = self.space.sample(self.OPENING["knobs"], rng_for(self.seed, self.task.key, "untried", turn))
+            if self.draft is None:
+                return rows
+            return rows[np.argsort(-self.models.by(self.draft, rows).mean, kind="stable")]
+
+        return untried(self.space, self._seen, n, liked)[: n // 2]
 
     def _propose(self, n: int, turn: int) -> tuple[np.ndarray, dict[str, Any], int]:
         """Rows to measure, remarks, and how many rows the batch should have with the random ones, at most `n`."""

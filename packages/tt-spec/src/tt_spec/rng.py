@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 
 import numpy as np
 
 from tt_spec.space import Space, token, tokens
 
-__all__ = ["draw", "first_of", "in_turn", "overdue", "rng_for"]
+__all__ = ["draw", "in_turn", "rng_for", "untried"]
 
 
 def rng_for(seed: int, task_key: str, role: str, turn: int) -> np.random.Generator:
@@ -51,17 +52,18 @@ def in_turn(space: Space, seen: set[bytes] | frozenset[bytes], rows: np.ndarray,
     return np.stack(picked) if picked else rows[:0]
 
 
-def overdue(space: Space, seen: set[bytes] | frozenset[bytes], n: int) -> list[int]:
-    """Choices of a knob with a prior that no seen row has, and whose turn would be among the next `n`, as in `draw`."""
+def untried(space: Space, seen: set[bytes] | frozenset[bytes], n: int, rows: Callable[[], np.ndarray]) -> np.ndarray:
+    """A row of each choice that no seen row has and whose turn is among the next `n`, as in `draw`: its first one of
+    `rows`, which are made only if there is such a choice."""
     turns = _Turns(space, seen)
-    return [] if turns.knob is None else turns.overdue(n)
-
-
-def first_of(space: Space, rows: np.ndarray, choices: list[int]) -> np.ndarray:
-    """The first of the rows `(m, d)` with each of these choices of the knob with a prior, as far as there is one."""
-    knob = _Turns(space, frozenset()).knob
-    found = [np.flatnonzero(rows[:, knob] == c)[:1] for c in choices] if knob is not None else []
-    return rows[np.concatenate(found)] if found else rows[:0]
+    had = turns.had.copy()
+    while turns.knob is not None and turns.had.sum() < had.sum() + n:
+        turns.next(True)
+    due = np.flatnonzero((had == 0) & (turns.had > 0))
+    if not len(due):
+        return np.empty((0, len(space.knobs)), dtype=np.int64)
+    found = rows()
+    return found[np.concatenate([np.flatnonzero(found[:, turns.knob] == choice)[:1] for choice in due])]
 
 
 class _Turns:
@@ -69,20 +71,17 @@ class _Turns:
 
     def __init__(self, space: Space, seen: set[bytes] | frozenset[bytes]) -> None:
         self.knob = next((i for i, k in enumerate(space.knobs) if k.prior and k.active_if is None), None)
-        self.wider = 1
+        self.wider, self.had = 1, np.zeros(0, dtype=np.int64)
         if self.knob is not None:
             self.prior, self.wider = np.asarray(space.knobs[self.knob].prior, dtype=np.float64), 6
             rows = np.frombuffer(b"".join(seen), dtype=np.int64).reshape(-1, len(space.knobs))
             self.had = np.bincount(rows[:, self.knob], minlength=len(self.prior))
 
-    def overdue(self, n: int) -> list[int]:
-        """Choices that had no turn yet and would have one among the next `n`."""
-        had, new = self.had.copy(), []
-        for _ in range(n):
-            turn = int(((had + 1) / self.prior).argmin())
-            new += [turn] if not had[turn] else []
-            had[turn] += 1
-        return new
+    def next(self, there: np.ndarray | bool) -> int:
+        """The choice whose turn it is among those that are `there`."""
+        turn = int(np.where(there, (self.had + 1) / self.prior, np.inf).argmin())
+        self.had[turn] += 1
+        return turn
 
     def pick(self, rows: list[np.ndarray], n: int) -> list[np.ndarray]:
         """Up to `n` of the rows, in turn; those of one choice in their order."""
@@ -92,7 +91,5 @@ class _Turns:
         picked: list[np.ndarray] = []
         while len(picked) < n and any(waiting):
             there = np.array([bool(w) for w in waiting])
-            turn = int(np.where(there, (self.had + 1) / self.prior, np.inf).argmin())
-            self.had[turn] += 1
-            picked.append(waiting[turn].pop())
+            picked.append(waiting[self.next(there)].pop())
         return picked

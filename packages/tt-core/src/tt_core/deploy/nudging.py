@@ -53,10 +53,10 @@ class Nudged:
 
     def fault(self, number: int, got: np.ndarray) -> str | None:
         """How an output is wrong, or None. The model is nudged until that explains the output, `MOST` times at most."""
-        found = self._fault(number, got) if self._runs else "not nudged yet"
-        while found is not None and self._runs < MOST:
+        if not self._runs:
             self._nudge()
-            found = self._fault(number, got)
+        while (found := self._fault(number, got)) is not None and self._runs < MOST:
+            self._nudge()
         return found
 
     def _fault(self, number: int, got: np.ndarray) -> str | None:
