@@ -71,6 +71,6 @@ def test_the_default_recipe_says_where_its_first_batch_was_learned(here):
 
 
 def test_what_ships_was_learned_from_the_committed_data():
-    root = Path(__file__).parents[1]
+    folders = sorted(p for p in (Path(__file__).parents[1] / "datasets").iterdir() if p.is_dir())
     card = read(SHIPPED / "knobs.safetensors", widths=(0,)).card
-    assert data_hash(lessons([root / "datasets" / "zen4"], "knobs")) == card["data"]["sha256"]
+    assert data_hash(lessons(folders, "knobs")) == card["data"]["sha256"]
