@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tt_spec import Knob, Space, Task
+from tt_spec import Knob, Space, Statements, Task
 from tt_spec.errors import UserError
 from tt_surrogate import XGB, beforehand
 from tt_surrogate.portable import Portable, all_columns
@@ -103,6 +103,33 @@ def test_few_rows_leave_the_rest_as_it_was_learned():
     model.fit([(here, X[[2, 8]], np.array([0.5, 1.0]))], np.random.default_rng(0))
     mean = model.predict(here, X).mean
     assert mean[0] < mean[4] < mean[10], "rows that nobody measured are ranked as before"
+
+
+def programs(values):
+    """Programs of one statement whose first feature says how good they are."""
+    found = np.zeros((len(values), 164), dtype=np.float32)
+    found[:, 0] = values
+    return Statements(found, np.arange(len(values) + 1), np.zeros((len(values), 10)))
+
+
+def test_few_programs_do_not_undo_what_many_taught_and_many_do():
+    rng, values = np.random.default_rng(0), np.linspace(0.05, 1.0, 60)
+    taught = [(task(tiled(extent)), programs(v := rng.permutation(values)), v) for extent in (8, 16, 32)]
+    here = task(tiled(64))
+
+    def pairs_right(rows, labels, **options):
+        """By what was taught, after these rows of here said something else."""
+        model = XGB("statements", "rank", **options)
+        model.pretrain(taught, np.random.default_rng(0), lambda p: True)
+        model.fit([(here, programs(values[rows]), labels)], np.random.default_rng(0))
+        mean = model.predict(here, programs(values)).mean
+        above = np.sign(mean[:, None] - mean[None, :])[np.tril_indices(60, -1)]
+        return float((0.5 + 0.5 * above).mean())
+
+    few, noise = rng.choice(60, 16, replace=False), rng.random(16)
+    many = np.repeat(np.arange(60), 8)
+    assert pairs_right(few, noise) > 0.9 > pairs_right(few, noise, tune_lambda=1.0)
+    assert pairs_right(many, 1.05 - values[many]) < 0.1, "the other way round"
 
 
 @pytest.mark.parametrize("objective", ["rank", "regression"])

@@ -33,6 +33,7 @@ __all__ = [
     "SUFFIX",
     "DataSet",
     "Operator",
+    "algorithms",
     "folder_hash",
     "load",
     "load_all",
@@ -83,10 +84,15 @@ class Operator:
         return self.task.key, self.task.space.key
 
     def parts(self) -> np.ndarray:
-        """The algorithm of each row, `(n,)` text: "template", "winograd", "sketch", …"""
-        first = self.task.space.knobs[0]
-        names = first.choices if first.name == "space" else (self.task.space.name,)
-        return np.array(names)[self.codes[:, 0] if len(names) > 1 else np.zeros(len(self), dtype=np.int64)]
+        """The algorithm of each row; see `algorithms`."""
+        return algorithms(self.task, self.codes)
+
+
+def algorithms(task: Task, codes: np.ndarray) -> np.ndarray:
+    """The algorithm of each row `(n, d)` of a task, `(n,)` text: "template", "winograd", "sketch", …"""
+    first = task.space.knobs[0]
+    names = first.choices if first.name == "space" else (task.space.name,)
+    return np.array(names)[codes[:, 0] if len(names) > 1 else np.zeros(len(codes), dtype=np.int64)]
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,7 @@ class Pieces(Protocol):
     plugins: Plugins
     batch: int
     verify: int
+    draft_share: float
     light: int
 
     def build(self, role: str, **more: Any) -> Any: ...
@@ -121,6 +122,7 @@ def assemble(
             programs=programs,
             draft=mine.build("draft"),
             verify=recipe.verify,
+            draft_share=recipe.draft_share,
             batch=recipe.batch,
             seed=seed,
             clock=clock,

@@ -65,6 +65,8 @@ class XGB:
         gamma: Smallest gain of a split. (default: 1e-4, as AutoTVM; MetaSchedule: 1e-3)
         min_child_weight: Smallest sum of curvature in a leaf. (default: 1, as AutoTVM; MetaSchedule: 0)
         reg_lambda: L2 penalty of leaf values. (default: 1)
+        tune_lambda: The same of trees that go on from `weights` over statements: those of few rows would undo what many
+            taught. (default: 100, by the figures in studies/atformer)
         least_weight: Over statements, regression weighs a program by max(label, this); Ansor's 0 never learns from
             failures. (default: 0.3)
         partners: "rank" compares each program with about this many others, so that time grows with n and not with
@@ -88,6 +90,7 @@ class XGB:
         gamma: float = 1e-4,
         min_child_weight: float = 1.0,
         reg_lambda: float = 1.0,
+        tune_lambda: float = 100.0,
         least_weight: float = 0.3,
         partners: int = 64,
         threads: int = 1,
@@ -107,6 +110,7 @@ class XGB:
         self.rounds = (100 if on_knobs else 60) if rounds is None else rounds
         depth = (3 if on_knobs else 4) if max_depth is None else max_depth
         self._grow = Growth(self.rounds, depth, eta, gamma, min_child_weight, reg_lambda, threads)
+        self._tune = replace(self._grow, reg_lambda=tune_lambda)
         self.weights = None if weights == "none" else weights
         self._learned: Beforehand | None = None
         self._loaded: tuple[str | Path | None, Beforehand | None] = (None, None)
@@ -215,7 +219,8 @@ class XGB:
         problem = self._programs(groups, seed, before)
         if not len(problem.ids):
             return _Model(None)
-        model = _Model(self._grow(problem, seed), before, operator=problem.operator)
+        grow = self._grow if before is None else self._tune
+        model = _Model(grow(problem, seed), before, operator=problem.operator)
         model.bias = problem.bias(np.concatenate(model.all_raw(groups)))
         return model
 
