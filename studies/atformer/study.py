@@ -105,10 +105,9 @@ FREEZE = ("body", "embedding", "none")
 FIRST: dict[str, tuple[str, ...]] = {
     "weights=none": ("draft.weights=none",),
     "shipped weights": (),
-    "surrogate alone": ("draft_share=0",),
     "per-second": ("sampler=per-second",),
 }
-"""Recipe `tt` without what it learned beforehand, as it is, by its surrogate alone, and by gain per second."""
+"""Recipe `tt` as it searches without what it learned beforehand, as it is, and by gain per second."""
 
 RECIPES = ("tt", "ansor", "autotvm", "adatune", "chameleon", "dynatune", "adaptive-workflow", "random")
 LIVE = ("resnet18", "squeezenet1_1", "transformer-encoder", "detector")

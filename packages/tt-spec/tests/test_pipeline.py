@@ -418,24 +418,6 @@ def test_a_draft_guides_and_the_dear_model_verifies():
     assert p.ask(2).info["proposed"] == 10, "a quarter of a batch is chosen among a quarter of the rows"
 
 
-@pytest.mark.parametrize(
-    ("draft_share", "wanted"),
-    [(0.0, [1, 3, 0, 2]), (0.25, [1, 3, 0, 2]), (0.5, [1, 0, 3, 2]), (1.0, [0, 1, 2, 3])],
-    ids=str,
-)
-def test_the_draft_has_its_share_in_the_order(draft_share, wanted):
-    """In standard scores the draft's 3, 1, -1, -3 are 1.34, 0.45, -0.45, -1.34 and the dear model's -1, 1, -1, 1; equal
-    shares of both are 0.17, 0.72, -0.72, -0.17."""
-    space = Space((Knob("k", "choice", tuple(range(4))),), name="k")
-    draft, dear = Recorder(), Recorder("statements")
-    said = {id(draft): np.array([3.0, 1.0, -1.0, -3.0]), id(dear): np.array([100.0, 500.0, 100.0, 500.0])}
-    task = replace(mixed_task(), spaces=(space,))
-    p = pipeline(task, surrogate=dear, draft=draft, programs=Fake(), draft_share=draft_share)
-    p.models.score = lambda model, codes: said[id(model)][codes[:, 0]]
-    scores = p._verified(np.arange(4)[:, None])
-    assert np.argsort(-scores, kind="stable").tolist() == wanted
-
-
 def test_one_row_teaches_nothing_so_the_draft_alone_ranks():
     """What a row is compared with is the task's best, which it is itself."""
     dear, programs, peers = Recorder("statements", shared=True), Fake(), []

@@ -178,7 +178,6 @@ def test_sets_apply_in_order():
     recipe = house("searcher.trials=7", "searcher=random", "searcher.label=x", "batch=16", "verify=32", "light=8")
     assert recipe.pieces["searcher"] == ("random", {"label": "x"})
     assert (recipe.batch, recipe.verify, recipe.light) == (16, 32, 8)
-    assert [house(f"draft_share={x}").draft_share for x in ("0", "0.25", "1")] == [0, 0.25, 1]
 
 
 def test_schedule_is_the_scheduler():
@@ -221,9 +220,6 @@ def test_needed_pieces_cannot(role):
         (["batch=" + "9" * 5000], "whole number"),
         (["light=none"], "whole number"),
         (["lihgt=4"], "did you mean 'light'"),
-        (["draft_share=1.5"], "--set draft_share needs a number from 0 to 1, got '1.5'"),
-        (["draft_share=nan"], "a number from 0 to 1"),
-        (["draft_share=true"], "a number from 0 to 1"),
         (["searcher.refuse=true"], "searcher: this piece refuses"),
     ],
 )
@@ -263,7 +259,6 @@ def test_a_file_that_is_not_text_is_named(tmp_path):
         ("batch = 1.5", "batch must be a whole number, at least 1, got 1.5"),
         ("light = 0", "light must be a whole number, at least 1, got 0"),
         ("batch = true", "batch must be a whole number, at least 1, got True"),
-        ("draft_share = 2", "draft_share must be a number from 0 to 1, got 2"),
         ("summary = 3", "summary must be text, got 3"),
     ],
 )

@@ -174,9 +174,10 @@ def test_fine_tuning_adapts_and_freezes_what_it_says(loss, freeze):
     assert np.corrcoef(piece.predict(TASK, X).mean, y)[0, 1] > 0.3
 
 
-def test_few_rows_of_noise_do_not_spoil_what_was_learned():
+@pytest.mark.parametrize("freeze", ["body", "embedding", "none"])
+def test_few_rows_of_noise_do_not_spoil_what_was_learned(freeze):
     rng = np.random.default_rng(0)
-    piece = pretrained(ATFormer, epochs=40, rate=3e-3)
+    piece = pretrained(ATFormer, epochs=40, rate=3e-3, freeze=freeze, tune_rate=0.02)
     X, y = data(200, rng)
     before = np.corrcoef(piece.predict(TASK, X).mean, y)[0, 1]
     piece.fit([(TASK, data(16, rng)[0], rng.random(16))], np.random.default_rng(1))

@@ -134,7 +134,6 @@ class WatchedRecipe:
     def __init__(self, recipe: Any, watch: Stopwatch) -> None:
         self.recipe, self.watch, self.plugins = recipe, watch, recipe.plugins
         self.batch, self.verify, self.light = recipe.batch, recipe.verify, recipe.light
-        self.draft_share = recipe.draft_share
 
     def build(self, role: str, **more: Any) -> Any:
         piece = self.recipe.build(role, **more)

@@ -51,7 +51,6 @@ class Pieces(Protocol):
     plugins: Plugins
     batch: int
     verify: int
-    draft_share: float
     light: int
 
     def build(self, role: str, **more: Any) -> Any: ...
@@ -122,7 +121,6 @@ def assemble(
             programs=programs,
             draft=mine.build("draft"),
             verify=recipe.verify,
-            draft_share=recipe.draft_share,
             batch=recipe.batch,
             seed=seed,
             clock=clock,

@@ -40,8 +40,6 @@ class Pipeline:
         draft: A cheap cost model over knobs that guides the searcher where `surrogate` reads statements, which are
             dear; `surrogate` then ranks only what the searcher hands over. (Draft-then-verify: Pruner, ASPLOS 2025.)
         verify: How many rows the searcher hands over for a full batch when there is a draft. (default: 256)
-        draft_share: The draft's share in the scores of those rows, 0 to 1; the surrogate has the rest. Both count as
-            standard scores over the rows. (default: 0, as Pruner)
         batch: Rows of a full batch; a smaller one is chosen among as many fewer. (default: 64)
         seed: Root of all randomness.
         peers: Pipelines whose data a `shared` surrogate learns from, this one among them.
@@ -62,7 +60,6 @@ class Pipeline:
         programs: ProgramSource | None = None,
         draft: Surrogate | None = None,
         verify: int = 256,
-        draft_share: float = 0.0,
         batch: int = 64,
         seed: int = 0,
         clock: Clock | None = None,
@@ -73,7 +70,6 @@ class Pipeline:
         self.task, self.space = task, task.space
         self.surrogate, self.draft, self.searcher, self.sampler = surrogate, draft, searcher, sampler
         self.programs, self.verify, self.batch = programs, verify, batch
-        self.draft_share = draft_share
         self.seed, self.clock = seed, clock or WallClock()
         self.peers = peers if peers is not None else [self]
         self.guidance = guidance
@@ -298,7 +294,7 @@ class Pipeline:
             proposal = checked_proposal(asked, self.space, self.searcher)
             info = dict(proposal.info)
         if self.draft is not None and len(proposal.codes) and self.models.ranks:
-            ctx.score = self._verified
+            ctx.score = lambda codes: self.models.score(self.surrogate, codes)
             proposal = Proposal(proposal.codes, ctx.score(proposal.codes), proposal.random_share, proposal.info)
         share = min(max(proposal.random_share, 0.0), 1.0)
         if self.guidance is not None and not self.models.has_valid:
@@ -313,14 +309,6 @@ class Pipeline:
         if selection.complete and 0 < len(codes) < greedy:
             n = int(round_half_up(len(codes) / (1.0 - share)))
         return codes, info, n
-
-    def _verified(self, codes: np.ndarray) -> np.ndarray:
-        """Scores of rows that the draft handed over, `(n,)`: the surrogate's, joined with the draft's."""
-        scores = self.models.score(self.surrogate, codes)
-        if self.draft is None or self.draft_share == 0.0:
-            return scores
-        drafted = self.models.score(self.draft, codes)
-        return (1.0 - self.draft_share) * _standard(scores) + self.draft_share * _standard(drafted)
 
     def _context(self, role: str, turn: int = 0) -> Context:
         guide = self.draft or self.surrogate
@@ -396,12 +384,6 @@ class _Chosen:
 
 def _token(space: Space, row: np.ndarray) -> bytes:
     return token(space.canonical(np.asarray(row, dtype=np.int64)[None])[0])
-
-
-def _standard(scores: np.ndarray) -> np.ndarray:
-    """Scores with mean 0 and deviation 1, all 0 where they are equal."""
-    deviation = scores.std() if len(scores) else 0.0
-    return (scores - scores.mean()) / deviation if deviation > 0.0 else np.zeros(len(scores))
 
 
 def round_half_up(x: float) -> float:

@@ -49,8 +49,7 @@ _RUNS = ("name", "measurer", "store")
 
 _ROLE = {"draft": "surrogate"}
 _ALSO = {"schedule": "scheduler"}  # what people type
-_PLAIN = {"summary": str, "source": str, "batch": int, "verify": int, "draft_share": float, "light": int}
-_RULES = {str: "text", int: "a whole number, at least 1", float: "a number from 0 to 1"}
+_PLAIN = {"summary": str, "source": str, "batch": int, "verify": int, "light": int}
 
 
 @dataclass
@@ -61,7 +60,6 @@ class Recipe:
         pieces: `(name, options)` by role; a role that the recipe leaves out has its default, None means none.
         batch: Rows asked at once.
         verify: Rows that the surrogate ranks for a full batch when there is a draft model.
-        draft_share: The draft's share in the scores of those rows, 0 to 1.
         light: The most trials of a task that hardly matters; see `tt_spec.light`.
         kinds: Other pieces of a kind of operator (`Task.op`), by kind and role, of the roles in `PER_TASK`.
     """
@@ -70,7 +68,6 @@ class Recipe:
     pieces: dict[str, Chosen]
     batch: int = 64
     verify: int = 256
-    draft_share: float = 0.0
     light: int = 16
     plugins: Plugins = field(default_factory=Plugins, repr=False)
     kinds: dict[str, dict[str, Chosen]] = field(default_factory=dict)
@@ -91,7 +88,7 @@ class Recipe:
     def describe(self) -> JsonObject:
         """As plain data, for the run's record."""
         pieces = {r: _described(p) for r, p in self.pieces.items() if p is not None}
-        plain = {"name": self.name} | {k: getattr(self, k) for k, kind in _PLAIN.items() if kind is not str}
+        plain = {"name": self.name, "batch": self.batch, "verify": self.verify, "light": self.light}
         kinds = {op: {r: _described(p) for r, p in own.items()} for op, own in self.kinds.items()}
         return {**plain, **pieces, **({"kind": kinds} if kinds else {})}
 
@@ -183,23 +180,17 @@ def _parse(name: str, content: JsonObject, plugins: Plugins) -> Recipe:
         if key == "kind":
             kinds = _kinds(name, value)
         elif key in _PLAIN:
-            if not _follows(key, value):
-                raise OptionError(f"recipe {name!r}: {key} must be {_RULES[_PLAIN[key]]}, got {value!r}")
+            number = _PLAIN[key] is int
+            if type(value) is not _PLAIN[key] or (number and value < 1):
+                rule = "a whole number, at least 1" if number else "text"
+                raise OptionError(f"recipe {name!r}: {key} must be {rule}, got {value!r}")
             plain[key] = value
         elif key not in _PIECES:
             raise OptionError(f"recipe {name!r} has no entry {key!r}{nearest(key, [*_PIECES, *_PLAIN, 'kind'])}")
         else:
             pieces[key] = _chosen(name, key, value)
-    numbers = {k: v for k, v in plain.items() if _PLAIN[k] is not str}
+    numbers = {k: v for k, v in plain.items() if _PLAIN[k] is int}
     return Recipe(name, pieces, plugins=plugins, kinds=kinds, **numbers)
-
-
-def _follows(key: str, value: object) -> bool:
-    """Whether an entry may have this value, by its kind."""
-    kind = _PLAIN[key]
-    if kind is float:
-        return type(value) in (int, float) and 0.0 <= value <= 1.0
-    return type(value) is kind and (kind is str or value >= 1)
 
 
 def _chosen(name: str, where: str, value: object) -> tuple[str, JsonObject]:
@@ -250,15 +241,16 @@ def _set(recipe: Recipe, text: str) -> None:
     role = _ALSO.get(role, role)
     if not equals or not value.strip():
         raise OptionError(f"--set needs piece.option=value or piece=name, got {text!r}")
-    numbers = [key for key, kind in _PLAIN.items() if kind is not str]
-    if role in numbers and not dot:
+    if _PLAIN.get(role) is int and not dot:
         number = _value(value.strip())
-        if not _follows(role, number):
-            raise OptionError(f"--set {role} needs {_RULES[_PLAIN[role]]}, got {value[:40]!r}")
+        if type(number) is not int or number < 1:
+            raise OptionError(f"--set {role} needs a whole number, at least 1, got {value[:40]!r}")
         setattr(recipe, role, number)
         return
     if role not in _PIECES:
-        raise OptionError(f"--set {text}: no piece is called {role!r}{nearest(role, [*_PIECES, *numbers])}")
+        raise OptionError(
+            f"--set {text}: no piece is called {role!r}{nearest(role, [*_PIECES, 'batch', 'verify', 'light'])}"
+        )
     if not dot and value.strip() == "none":
         if (default := _PIECES[role]) is not None:
             raise OptionError(f"--set {text}: a recipe needs a {role}; the plainest is --set {role}={default}")

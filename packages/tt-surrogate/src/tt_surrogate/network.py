@@ -62,8 +62,9 @@ class Network:
             (default: "body")
         tune_steps: Steps of fine-tuning, each on all rows, or on a batch if more layers learn. (default: 60)
         tune_rate: Adam's step while fine-tuning; 0 means 0.02 for the last layer alone, 3e-4 for more. (default: 0)
-        anchor: Penalty over the number of rows that draws the last layer to what was learned beforehand: with 16 rows
-            and without it, what was learned is spoilt. (default: 200)
+        anchor: Draws what is fine-tuned to what was learned beforehand, which 16 rows would spoil: the last layer by
+            this penalty over the number of rows n; where more learn, n / (n + anchor) of the way is gone (weights
+            averaged as by Wortsman et al. (2022), Robust fine-tuning of zero-shot models, CVPR). (default: 200)
         seconds: `fit` ends after so long, with what it has learned; a run whose fits are that long is not repeatable.
             (default: 10)
         threads: Of PyTorch; 0 means all. (default: 1, so that timing on the same machine is not disturbed)
@@ -249,7 +250,11 @@ class Network:
             plan = {**asdict(self._plan()), "length": base.length}
             plan["rate"] = plan["last_rate"] = self.tune_rate or 3e-4
             plan["epochs"] = max(1, self.tune_steps // steps)
-            P = train(base.P, self._forward, data, Plan(**plan), seed, frozen)
+            found = train(base.P, self._forward, data, Plan(**plan), seed, frozen)
+            share = len(data.y) / (len(data.y) + self.anchor)
+            P = base.P | {
+                k: base.P[k] + np.float32(share) * (v - base.P[k]) for k, v in found.items() if k not in frozen
+            }
         return self._ranged(replace(base, P=P), groups, data)
 
     def _tune_head(self, base: _Learned, data: Programs) -> dict[str, np.ndarray]:
