@@ -54,10 +54,35 @@ def test_nothing_that_is_judged_was_learned(study):
             assert not {x.operator for x in school} & {x.operator for x in apart}
 
 
+def test_a_fifth_of_every_operators_rows_is_left_out(study):
+    ((_, school, apart),) = study._splits(known(), "rows")
+    for x, learned, judged in zip(known(), school, apart, strict=True):
+        assert (len(learned.seconds), len(judged.seconds)) == (32, 8)
+        assert sorted([*learned.seconds, *judged.seconds]) == sorted(x.seconds)
+
+
+def test_a_model_may_learn_from_a_few_operators_or_from_shuffled_labels(study):
+    few = study._taught(study.Model("mlp", operators=2), known(), 0)
+    assert len(few) == 2 and few != study._taught(study.Model("mlp", operators=2), known(), 1)
+    mixed = study._taught(study.Model("mlp", shuffled=True), known(), 0)
+    for x, y in zip(known(), mixed, strict=True):
+        assert sorted(x.seconds) == sorted(y.seconds) and not np.array_equal(x.seconds, y.seconds)
+        assert x.statements is y.statements or np.array_equal(x.statements.values, y.statements.values)
+
+
+def test_an_operator_whose_first_rows_all_fail_is_counted_apart(study):
+    """(2 + 1) seconds by (4 + 1): the best of the first operator's five takes twice as long as its best row."""
+    half = {"best of 5": 0.5, "weighted best_s": 2.0}
+    whole = {"best of 5": 1.0, "weighted best_s": 1.0}
+    assert study._top([{"a": half, "b": whole}], 5) == "0.600"
+    none = {"best of 5": 0.0, "weighted best_s": 9.0}
+    assert study._top([{"a": half, "b": whole, "c": none}], 5) == "0.600, 1 failed"
+
+
 def test_it_learns_resumes_and_refuses_figures_of_other_data(study, tmp_path, capsys, monkeypatch):
     asked = study.Study(known(), tmp_path, 1, 40)
     study._begin(asked)
-    models = {"mlp": ("mlp", {"width": 16, "rate": 1e-2})}
+    models = {"mlp": study.Model("mlp", {"width": 16, "rate": 1e-2})}
     study._accuracy(asked, models, ["models"])
     first = capsys.readouterr().out
     row = next(line for line in first.splitlines() if line.startswith("mlp ") and "zero-shot" in line)
