@@ -5,7 +5,7 @@
 For each recording: rows asked, how many were interpreted, CPU ms a row of all of them as a worker answers (rows that
 are not interpreted are replayed and given to TVM), of TVM alone (8 rows), how many differ from the recorded statements,
 and what is not interpreted, with the reason. The first question of a space, which compares 16 rows with TVM, is not
-counted; its seconds stand beside. Recordings of spaces that are others today are named. Last, the means over the rest.
+counted; its seconds stand beside. Recordings whose space is another today are named. Last, the means over the rest.
 About a minute.
 """
 
@@ -32,7 +32,8 @@ def main() -> None:
     paths = [p for p in sorted(options.recordings.glob("*.json.gz")) if options.only in p.name]
     print(f"{'recording':32} rows interpreted  ms a row   TVM's   first s  differ")
     lines = [line for p in paths if (line := _one(p, options.batch, options.rows)) is not None]
-    print(f"{'mean':47} {np.mean([x[0] for x in lines]):9.3f} {np.mean([x[1] for x in lines]):7.2f}")
+    if lines:
+        print(f"{'mean':47} {np.mean([x[0] for x in lines]):9.3f} {np.mean([x[1] for x in lines]):7.2f}")
 
 
 def _one(path: Path, batch: int, rows: int) -> tuple[float, float] | None:
@@ -42,8 +43,8 @@ def _one(path: Path, batch: int, rows: int) -> tuple[float, float] | None:
     codes, backend = part.widen(part.rows)[at], TvmBackend()
     try:
         backend.open(part.whole)
-    except ValueError:  # what a row means has changed since
-        print(f"{name:32} its space is another today", flush=True)
+    except ValueError as e:  # what a row means has changed since
+        print(f"{name:32} not measured: {e}", flush=True)
         return None
     first = time.process_time()
     backend.features(part.whole, codes[np.unique(codes[:, 0], return_index=True)[1]])  # of each joined space one

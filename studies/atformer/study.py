@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from itertools import product
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 import numpy as np
@@ -92,12 +93,13 @@ MODELS: dict[str, Model] = {
 }
 
 ABLATION: dict[str, Model] = {
-    "atformer": _small(),
+    "atformer": MODELS["atformer"],
     **{f"loss {x}": _small(loss=x) for x in ("squared", "lambda")},
     "no mask": _small(mask=False),
     **{f"{n} heads": _small(heads=n) for n in (1, 2, 8)},
     **{f"width {n}": _small(width=n) for n in (48, 208)},
-    **{f"{n} layers": _small(layers=n) for n in (0, 1, 3)},
+    "atformer-1L": MODELS["atformer-1L"],
+    **{f"{n} layers": _small(layers=n) for n in (0, 3)},
     "no features of the operator": _small(operator=False),
 }
 
@@ -550,7 +552,7 @@ def _live(out: Path, seeds: int, models: Sequence[str], variants: Sequence[str],
         ratios = []
         for model in models:
             pairs = zip(found[model, long, variant], found[model, long, variants[0]], strict=True)
-            ratios.append(_mean_ratio([a / b for a, b in pairs]))
+            ratios.append(geometric_mean([a / b for a, b in pairs]))
             rows.append((model, long, variant, f"{ratios[-1]:.3f}"))
         rows.append(("all", long, variant, _ratio(ratios)))
     print(f"\nlatency by {variants[0]}, {seeds} seeds; geometric means, of all models with 95 % over models")
@@ -560,10 +562,6 @@ def _live(out: Path, seeds: int, models: Sequence[str], variants: Sequence[str],
 def _variant(name: str) -> Variant:
     """Recipe `tt` in one of its ways, or another recipe."""
     return Variant("tt", FIRST[name]) if name in FIRST else Variant(name)
-
-
-def _mean_ratio(values: Sequence[float]) -> float:
-    return math.exp(float(np.mean(np.log(values))))
 
 
 def _slug(text: str) -> str:
