@@ -35,6 +35,7 @@ ZOO = (
 )
 
 CHANNELS = (16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 240, 256, 320)
+DEEP = (32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 512)
 IMAGES = (7, 10, 13, 14, 17, 20, 26, 28, 35, 40, 52, 56)
 WIDTHS = (64, 96, 128, 160, 256, 384, 512, 640, 1000, 1024, 1536, 2048)
 MOST = 6e8
@@ -60,6 +61,15 @@ class Drawn:
 def conv2d(rng: np.random.Generator) -> Drawn:
     n, ci, hw, co = rng.choice((1, 1, 2, 8)), rng.choice(CHANNELS), rng.choice(IMAGES), rng.choice(CHANNELS)
     k, s = rng.choice((1, 1, 3, 3, 5)), rng.choice((1, 1, 2))
+    return convolution(n, ci, hw, co, k, s)
+
+
+def winograd(rng: np.random.Generator) -> Drawn:
+    """A convolution that Winograd can compute; of the kinds above few are."""
+    return convolution(rng.choice((1, 1, 1, 2)), rng.choice(DEEP), rng.choice(IMAGES), rng.choice(DEEP), 3, 1)
+
+
+def convolution(n: int, ci: int, hw: int, co: int, k: int, s: int) -> Drawn:
     out = (hw + 2 * (k // 2) - k) // s + 1
     shapes = f"{n}x{hw}x{hw}x{ci}, {k}x{k}x{ci}x{co} -> {n}x{out}x{out}x{co}"
     return Drawn(f"op:conv2d:{n},{ci},{hw},{co},{k},{s},{k // 2}", "conv2d", shapes, 2.0 * n * out**2 * ci * co * k * k)
@@ -102,7 +112,9 @@ def main() -> None:
     table = [f"op:{name}:{i}" for i in range(4) for name, n in TABLE.items() if i < n]
     random = [
         drawn(make, n, seed)
-        for seed, (make, n) in enumerate(((conv2d, 24), (dwconv2d, 10), (matmul, 12), (batch_matmul, 8)))
+        for seed, (make, n) in enumerate(
+            ((conv2d, 24), (dwconv2d, 10), (matmul, 12), (batch_matmul, 8), (winograd, 24))
+        )
     ]
     turns = [x for group in itertools.zip_longest(*random) for x in group if x is not None]
     spread = np.concatenate([np.linspace(0, 1, len(part), endpoint=False) for part in (table, turns, ZOO)])
