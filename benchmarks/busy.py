@@ -32,13 +32,12 @@ from typing import Any
 import numpy as np
 from tt_bench.atomic import read_json, write_json
 from tt_bench.errors import BenchError
-from tt_bench.launch import program
+from tt_bench.launch import program, raced
 from tt_bench.real import source
 from tt_spec import Listener, child
 from tt_spec.spent import Spent
 
 MODELS = ("resnet18", "resnet50", "mobilenet_v2", "detector", "recogniser", "bert-tiny")
-ROUNDS, SECONDS = 12, 0.3
 GRACE_S = 600.0
 """How long after its minutes a command may go on before it is given up."""
 
@@ -51,11 +50,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--keep", type=Path, default=Path("busy"), help="folder for results, logs and files")
     parser.add_argument("--table", action="store_true", help="print the table of what was measured, measure nothing")
-    parser.add_argument("--race", nargs="+", default=None, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.race:
-        print(json.dumps(raced(options.race)))
-        return
     sides = {"now": Path(__file__).resolve().parent.parent}
     if options.before is not None:
         sides = {"before": checked(options.before), **sides}
@@ -88,12 +83,7 @@ def measured(name: str, sides: Mapping[str, Path], keep: Path, found: dict[str, 
             found.pop("latency_s", None)
     files = [folder / side / "model.so" for side in sides]
     if "latency_s" not in found and all(f.is_file() for f in files):
-        done = subprocess.run(
-            [sys.executable, __file__, "--race", *map(str, files)], capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            raise BenchError(f"{name}: the files cannot be timed\n{done.stderr.strip()[-2000:]}")
-        found["latency_s"] = dict(zip(sides, json.loads(done.stdout.splitlines()[-1]), strict=True))
+        found["latency_s"] = dict(zip(sides, raced(files), strict=True))
 
 
 def tuned(model: str, seed: int, minutes: float, checkout: Path, folder: Path) -> dict[str, Any]:
@@ -172,21 +162,6 @@ def told(log: Path, began: float) -> dict[str, Any]:
         "stages": {s["name"]: s["seconds"] for s in run.stages},
         "curve": curve,
     }
-
-
-def raced(paths: Sequence[str]) -> list[float]:
-    """Median seconds of each file, in turns."""
-    from tt_core.compiler.target import use_all_cores
-
-    use_all_cores()
-    from tt_bench.turns import block, in_turns
-    from tt_core.compiler.runtime import Runner
-
-    runners = {p: Runner(p) for p in paths}
-    inputs = {p: r.random_inputs() for p, r in runners.items()}
-    timed = {p: lambda r=r, p=p: block(lambda: r(inputs[p]), SECONDS, warm=2) for p, r in runners.items()}
-    found = in_turns(timed, ROUNDS, skip=1, settle_s=0)
-    return [float(np.median(found[p])) for p in paths]
 
 
 # -- the table ---------------------------------------------------------------------------------------------------------

@@ -1,0 +1,136 @@
+"""Searches, replayed and live: the first minute, gain per second, recipes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatch
+from itertools import product
+from pathlib import Path
+from statistics import geometric_mean
+from typing import Any
+
+import numpy as np
+from cost_models import Options, slug
+from tt_bench.atomic import read_json, write_json
+from tt_bench.launch import raced, tuned
+from tt_bench.real import source
+from tt_bench.stats import geometric_interval, quality
+from tt_bench.tables import show
+from tt_bench.variants import Variant, compare_variants
+
+FIRST: dict[str, tuple[str, ...]] = {
+    "weights=none": ("draft.weights=none",),
+    "shipped weights": (),
+    "per-second": ("sampler=per-second",),
+}
+"""Recipe `tt` as it searches without what it learned beforehand, as it is, and by gain per second."""
+
+RECIPES = ("tt", "ansor", "autotvm", "adatune", "chameleon", "dynatune", "adaptive-workflow", "random")
+LIVE = ("resnet18", "squeezenet1_1", "transformer-encoder", "detector")
+"""Models that are held out of the weights; the detector is inside the package rapidocr-onnxruntime."""
+
+
+def replay(recordings: Path, out: Path, seeds: int, trials: int, names: Sequence[str], pick: str) -> None:
+    from tt_bench.compare import units
+    from tt_core.host import Host
+
+    files = [p for p in sorted(recordings.glob("*-template.json.gz")) if fnmatch(p.name, pick)]
+    variants = {n: _variant(n) for n in names}
+    options: Options = {"seeds": seeds, "trials": trials, "say": print}
+    done = compare_variants(Host(), units(files, []), variants, out, **options)
+    base, rows = names[0], []
+    for name in names[1:]:
+        ratios: dict[str, list[float]] = {}
+        for unit in done.units:
+            pairs = list(zip(done.of(name, unit), done.of(base, unit), strict=True))
+            best = done.best[unit]
+            for figure, of in _course(best).items():
+                logs = [math.log(of(a) / of(b)) for a, b in pairs if math.isfinite(of(a)) and math.isfinite(of(b))]
+                ratios.setdefault(figure, []).append(math.exp(float(np.mean(logs))) if logs else math.nan)
+        rows.append((name, *(_ratio(r) for r in ratios.values())))
+    print(f"\n{len(done.units)} operators, {seeds} seeds, by {base}; geometric means, 95 % over operators")
+    show(("variant", *_course(1.0)), rows, text=1)
+
+
+def _course(best: float) -> dict[str, Any]:
+    """Figures of a run: speeds, where more is better, and trials and seconds until 98 %, where less is."""
+
+    def speed(rows: int) -> Any:
+        return lambda run: max(float(quality(run, best)[min(rows, len(run.t)) - 1]), 1e-9)
+
+    def arrival(run: Any) -> int:
+        there = np.flatnonzero(quality(run, best) >= 0.98 - 1e-12)
+        return int(there[0]) if len(there) else len(run.t) - 1  # one that never arrives counts with all its trials
+
+    return {
+        "speed after 16": speed(16),
+        "speed after 32": speed(32),
+        "speed at the end": speed(1 << 30),
+        "trials to 98 %": lambda run: arrival(run) + 1,
+        "seconds to 98 %": lambda run: run.t[arrival(run)],
+    }
+
+
+def _ratio(values: Sequence[float]) -> str:
+    known = [v for v in values if math.isfinite(v)]
+    mid, low, high = geometric_interval(known, np.random.default_rng(0))
+    return f"{mid:.3f} ({low:.3f} to {high:.3f})"
+
+
+def live(out: Path, seeds: int, models: Sequence[str], variants: Sequence[str], minutes: Sequence[str]) -> None:
+    """Commands of so many minutes, variants in turns: latency of the file that each writes by the first variant's,
+    both timed in turns, and what its operators add up to by that of the first."""
+    found: dict[tuple[str, str], list[tuple[float, ...]]] = {}
+    out.mkdir(parents=True, exist_ok=True)
+    for seed, model, long in product(range(seeds), models, minutes):
+        kept = [_tuned(out, model, variant, long, seed) for variant in variants]
+        race = out / f"{slug(model)}--{long}--{seed}.race.json"
+        known: dict[str, float] = read_json(race) if race.exists() else {}
+        if not set(variants) <= set(known):
+            known = dict(zip(variants, raced([k.with_suffix(".so") for k in kept]), strict=True))
+            write_json(race, known)
+        sums = [_sum_s(read_json(k)) for k in kept]
+        for variant, sum_s in zip(variants[1:], sums[1:], strict=True):
+            pair = known[variant] / known[variants[0]], sum_s / sums[0]
+            found.setdefault((long, variant), []).append((models.index(model), *pair))
+    rows = []
+    for (long, variant), pairs in found.items():
+        by_model = [[p[1:] for p in pairs if p[0] == i] for i in range(len(models))]
+        means = [[_mean([q[k] for q in some]) for some in by_model] for k in (0, 1)]
+        rows += [
+            (model, long, variant, *(f"{m[i]:.3f}" if math.isfinite(m[i]) else "" for m in means))
+            for i, model in enumerate(models)
+        ]
+        rows.append(("all", long, variant, *map(_ratio, means)))
+    print(f"\nby {variants[0]}, {seeds} seeds; geometric means, of all models with 95 % over models")
+    show(("model", "minutes", "variant", "latency", "sum of operators"), rows, text=3)
+
+
+def _tuned(out: Path, model: str, variant: str, minutes: str, seed: int) -> Path:
+    """What the command said, beside the file that it wrote."""
+    kept = out / f"{slug(model)}--{slug(variant)}--{minutes}--{seed}.json"
+    if not kept.exists():
+        chosen = _variant(variant)
+        more = [w for text in chosen.sets for w in ("--set", text)]
+        where = ["--history", str(kept.with_suffix(".db")), "--out", str(kept.with_suffix(".so"))]
+        about = ["--recipe", chosen.recipe, "--minutes", minutes, "--seed", str(seed)]
+        name, *shape = source(model)
+        write_json(kept, tuned(name, *shape, *about, *more, *where))
+        print(f"live: {kept.name}", flush=True)
+    return kept
+
+
+def _sum_s(result: Mapping[str, Any]) -> float:
+    """Seconds of all operators alone; NaN while one has no program."""
+    known = [(t["weight"], t["best_s"]) for t in result["tasks"]]
+    return math.nan if any(s is None for _, s in known) else sum(w * s for w, s in known)
+
+
+def _mean(ratios: Sequence[float]) -> float:
+    return geometric_mean(ratios) if all(map(math.isfinite, ratios)) else math.nan
+
+
+def _variant(name: str) -> Variant:
+    """Recipe `tt` in one of its ways, or another recipe."""
+    return Variant("tt", FIRST[name]) if name in FIRST else Variant(name)
