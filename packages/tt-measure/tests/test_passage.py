@@ -3,6 +3,7 @@
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -174,15 +175,32 @@ def test_the_reference_hears_what_a_timing_saw(crew):
     assert told == [(TASK.key, seen)] * 2
 
 
-def test_rows_that_come_later_are_built_while_there_is_room(crew):
+def test_rows_of_several_slots_that_come_later_are_built_while_there_is_room(crew):
     one = crew(plainly, size=2)
     through = passage(one, ROWS[:1], chunk=2)
-    through.ahead.expect(TASK, ROWS[1:])
+    for i, key in enumerate(("second", "third", "fourth", "fifth"), 1):
+        through.ahead.expect(replace(TASK, key=key), ROWS[i : i + 1])
     results = through.results()
     next(results)
     built = {tuple(said[1].tolist()) for kind, *said in one.jobs if kind == "build"}
     assert built == {tuple(row) for row in ROWS[:4].tolist()}, "four in all: two for each worker"
     assert list(results) == []
+
+
+def test_rows_of_the_next_slot_are_built_only_as_long_as_this_ones_are(crew):
+    one = crew(plainly, size=2)
+    through = passage(one, ROWS[:1], chunk=2)
+    through.ahead.expect(replace(TASK, key="next"), ROWS[1:])
+    one.team.revive()
+    while one.team.busy():
+        one.team.pump()
+    through._dispatch()
+    assert len(through.ahead._built) == 1, "the other worker has nothing else to do"
+    while one.team.busy():
+        one.team.pump()
+    assert list(through._collect()) == [] and not through.building
+    through._dispatch()
+    assert len(through.ahead._built) == 1, "the rest waits for the time in which the parent thinks"
 
 
 def test_what_is_abandoned_is_dropped_by_its_worker(crew):

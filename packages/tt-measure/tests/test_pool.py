@@ -550,6 +550,7 @@ def test_workers_go_on_building_while_nobody_looks_after_them(pool, tmp_path):
     pool.expect(task, rows)
     pool.expect(task, rows[1:])
     pool.expect(other, rows)
+    pool.realise(wild.task(tmp_path / "first"), rows[:1])  # now they have two in hand, or more are built
     assert set(built(tmp_path / "log", 4)) == set(workers_of(pool))
     assert len(list(pool.measure(task, rows, Bar()))) == 4 == len(list(pool.measure(other, rows, Bar())))
     assert len(built(tmp_path / "log", 8)) == 8, "each row is built once"

@@ -201,13 +201,27 @@ def test_idle_workers_build_expected_rows_while_there_is_room(made, two):
 
 
 def test_a_worker_builds_rows_of_a_task_that_it_knows_first(made, two):
-    known, other = wide_task(), replace(wide_task(), key="other")
+    known, other, last = (replace(wide_task(), key=key) for key in ("known", "other", "last"))
     ahead = Ahead(two, 9.0, 8)
     two.handle(two.processes[0], known)
     ahead.expect(other, ROWS[:1])
     ahead.expect(known, ROWS[1:2])
+    ahead.expect(last, ROWS[2:3])
     ahead.work()
     assert built(made, two, known, ahead) == [[ROWS[1].tolist()], [ROWS[0].tolist()]]
+
+
+def test_of_two_tasks_only_rows_of_the_first_are_built_of_three_all(made, two):
+    first, second, third = (replace(wide_task(), key=key) for key in ("first", "second", "third"))
+    ahead = Ahead(two, 9.0, 8)
+    ahead.expect(first, ROWS[:1])
+    ahead.expect(second, ROWS[1:2])
+    ahead.work()
+    assert built(made, two, first, ahead) == [[ROWS[0].tolist()], []] and not ahead.several
+    ahead.expect(third, ROWS[2:3])
+    assert ahead.several
+    ahead.work()
+    assert built(made, two, first, ahead) == [[], [ROWS[1].tolist()]]
 
 
 def test_each_worker_has_two_rows_in_hand_of_the_task_expected_first(made, two):

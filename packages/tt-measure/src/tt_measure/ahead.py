@@ -21,6 +21,11 @@ DEPTH = 2
 thinking asks for."""
 
 
+SEVERAL = 3
+"""Tasks of which rows are expected, from which on all are built at once: slots of a row or two are timed sooner so. Of
+the one slot that comes next the rows wait, for the time in which the parent thinks about the slot after."""
+
+
 @dataclass(frozen=True)
 class Built:
     """A row that a worker builds or has built; `job` is its build's."""
@@ -52,18 +57,26 @@ class Ahead:
                 self._waiting[key] = task, name, row
         self._forget()
 
+    @property
+    def several(self) -> bool:
+        """Whether what is expected are rows of several slots."""
+        return len({task for task, _ in (*self._built, *self._waiting)}) >= SEVERAL
+
     def work(self, room: int | None = None) -> None:
         """Give idle workers rows to build, where possible of tasks that they know, else of those that none knows, since
-        opening a task takes as long as a build: while at most `room` are built."""
+        opening a task takes as long as a build: while at most `room` are built, and of the task that was expected first
+        alone unless there are `several`."""
         self._collect()
-        room = self.most if room is None else room
+        room, several = self.most if room is None else room, self.several
+        first = next(iter(self._built or self._waiting), None)
         for p in self.team.idle():
-            if not self._waiting or len(self._built) >= room:
+            waiting = {k: v for k, v in self._waiting.items() if several or (first and k[0] == first[0])}
+            if not waiting or len(self._built) >= room:
                 return
-            known = (k for k, (_, name, _) in self._waiting.items() if name in p.known)
+            known = (k for k, (_, name, _) in waiting.items() if name in p.known)
             others = set().union(*(q.known for q in self.team.processes if q is not p))
-            new = (k for k, (_, name, _) in self._waiting.items() if name not in others)
-            self._give(p, next(known, None) or next(new, None) or next(iter(self._waiting)))
+            new = (k for k, (_, name, _) in waiting.items() if name not in others)
+            self._give(p, next(known, None) or next(new, None) or next(iter(waiting)))
 
     def supply(self) -> None:
         """Give workers rows to build for the time in which nobody looks after them: each has up to `DEPTH` in hand, of

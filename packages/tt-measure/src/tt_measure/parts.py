@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,12 +32,20 @@ class Part:
     why: str | None = None
 
 
-def in_parts(team: Team, kind: str, task: Task, codes: np.ndarray, limit_s: float) -> list[Part]:
+def in_parts(
+    team: Team,
+    kind: str,
+    task: Task,
+    codes: np.ndarray,
+    limit_s: float,
+    beside: Callable[[], None] = lambda: None,
+) -> list[Part]:
     """All parts, in order. Where the backend fails on several rows, each of them is tried alone.
 
     Args:
         kind: "realise" or "features".
         limit_s: Of one call to the backend.
+        beside: Called again and again when all parts are given out: it may give other work to idle workers.
     """
     codes = np.ascontiguousarray(codes, dtype=np.int64)
     size = max(FEW[kind], min(ROWS, -(-len(codes) // (2 * team.size))))
@@ -51,6 +60,8 @@ def in_parts(team: Team, kind: str, task: Task, codes: np.ndarray, limit_s: floa
                 start, stop = todo.popleft()
                 handle = team.handle(p, task)
                 hands[p] = start, stop, team.submit(p, kind, handle, codes[start:stop], limit_s)
+        if not todo:
+            beside()
         if team.busy():
             team.pump()
         for p, (start, stop, job) in list(hands.items()):

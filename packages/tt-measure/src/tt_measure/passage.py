@@ -49,7 +49,8 @@ class Passage:
     A worker that dies takes the candidates with it that it holds. Those are built again, each one alone in its
     worker: then nobody else can be to blame, and nothing is lost.
 
-    While there is room, workers that have none of these rows to build take rows that come later, from `ahead`.
+    While some of these rows are built and there is room, workers that have none of them to build take rows that come
+    later, from `ahead`.
     """
 
     STRAGGLER_S = 1.0
@@ -94,7 +95,7 @@ class Passage:
                 handle = self.team.handle(p, self.task)
                 row.job = self.team.submit(p, "build", handle, row.row, self.rules.build_s)
                 self.building.setdefault(p, []).append(row)
-        if not any(r.tries for r in self.todo):
+        if not any(r.tries for r in self.todo) and (self.todo or self.building or self.ahead.several):
             self.ahead.work(self.rules.chunk * self.team.size - self._here())
 
     def _here(self) -> int:

@@ -110,11 +110,11 @@ class WorkerPool:
         return Passage(self._ready(), task, codes, bar, self._rules(bar), self._expected()).results()
 
     def expect(self, task: Task, codes: np.ndarray) -> None:
-        """Rows that `measure` will be asked for soon: workers build them while they would wait."""
+        """Rows that `measure` will be asked for soon: workers build them while they would wait. Each begins one, so that
+        what the parent's thinking asks for first, features of the rows before, goes beside the rest."""
         team, ahead = self._ready(), self._expected()
         ahead.expect(task, codes)
         team.revive()
-        ahead.supply()
         ahead.work()
 
     def trace(self) -> list[Work]:
@@ -179,8 +179,9 @@ class WorkerPool:
 
     def _parts(self, kind: str, task: Task, codes: np.ndarray) -> list[Part]:
         """The rows through all workers, which then have something to build while the parent thinks on."""
-        parts = in_parts(self._ready(), kind, task, codes, self.realise_timeout_s)
-        self._expected().supply()
+        ahead = self._expected()
+        parts = in_parts(self._ready(), kind, task, codes, self.realise_timeout_s, ahead.work)
+        ahead.supply()
         return parts
 
     def race(
