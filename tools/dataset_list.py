@@ -36,6 +36,10 @@ ZOO = (
 
 CHANNELS = (16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 240, 256, 320)
 DEEP = (32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 512)
+WIDE = (320, 384, 448, 512, 640)
+LONG = 1 << 20
+"""Elements of weights that, transformed, no second cache holds."""
+
 IMAGES = (7, 10, 13, 14, 17, 20, 26, 28, 35, 40, 52, 56)
 WIDTHS = (64, 96, 128, 160, 256, 384, 512, 640, 1000, 1024, 1536, 2048)
 MOST = 6e8
@@ -67,6 +71,14 @@ def conv2d(rng: np.random.Generator) -> Drawn:
 def winograd(rng: np.random.Generator) -> Drawn:
     """A convolution that Winograd can compute; of the kinds above few are."""
     return convolution(rng.choice((1, 1, 1, 2)), rng.choice(DEEP), rng.choice(IMAGES), rng.choice(DEEP), 3, 1)
+
+
+def heavy(rng: np.random.Generator) -> Drawn:
+    """The same, of so many weights that reading them decides which form of Winograd is the best."""
+    while True:
+        ci, hw, co = rng.choice(WIDE), rng.choice((6, 7, 8, 10, 12, 14)), rng.choice(WIDE)
+        if ci * co >= LONG // 9:
+            return convolution(1, ci, hw, co, 3, 1)
 
 
 def convolution(n: int, ci: int, hw: int, co: int, k: int, s: int) -> Drawn:
@@ -113,7 +125,7 @@ def main() -> None:
     random = [
         drawn(make, n, seed)
         for seed, (make, n) in enumerate(
-            ((conv2d, 24), (dwconv2d, 10), (matmul, 12), (batch_matmul, 8), (winograd, 24))
+            ((conv2d, 24), (dwconv2d, 10), (matmul, 12), (batch_matmul, 8), (winograd, 24), (heavy, 6))
         )
     ]
     turns = [x for group in itertools.zip_longest(*random) for x in group if x is not None]

@@ -125,9 +125,11 @@ def _draw(
         resnet = [best_s[o] / np.maximum(share, 1e-9) for o, share in mean.items() if o.startswith("resnet18")]
         left.step(x, 1e3 * np.sum(resnet, axis=0), label=f"{name} {way}".strip(), **style)
         right.step(x, np.mean(list(mean.values()), axis=0), **style)
+    for ax in (left, right):
+        seen = np.concatenate([np.asarray(line.get_ydata())[BATCH // 2 :] for line in ax.lines])
+        ax.set_ylim(0.95 * seen.min(), 1.05 * seen.max())
     left.set_title("ResNet-18, as in Figure 8", fontsize=9)
     left.set_ylabel("sum of the best sketches, ms", fontsize=8)
-    left.set_yscale("log")
     right.set_title("all recorded sketches, as in Figure 7", fontsize=9)
     right.set_ylabel("share of the best speed, mean", fontsize=8)
     for ax in (left, right):

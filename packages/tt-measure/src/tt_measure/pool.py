@@ -110,8 +110,8 @@ class WorkerPool:
         return Passage(self._ready(), task, codes, bar, self._rules(bar), self._expected()).results()
 
     def expect(self, task: Task, codes: np.ndarray) -> None:
-        """Rows that `measure` will be asked for soon: workers build them while they would wait. Each begins one, so that
-        what the parent's thinking asks for first, features of the rows before, goes beside the rest."""
+        """Rows that `measure` will be asked for soon: workers build them while they would wait. Each begins one, so
+        that what the parent's thinking asks for first, features of the rows before, goes beside the rest."""
         team, ahead = self._ready(), self._expected()
         ahead.expect(task, codes)
         team.revive()
