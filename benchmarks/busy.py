@@ -32,8 +32,9 @@ from typing import Any
 import numpy as np
 from tt_bench.atomic import read_json, write_json
 from tt_bench.errors import BenchError
-from tt_bench.launch import program, raced
+from tt_bench.launch import program
 from tt_bench.real import source
+from tt_core.host import Host
 from tt_spec import Listener, child
 from tt_spec.spent import Spent
 
@@ -83,7 +84,7 @@ def measured(name: str, sides: Mapping[str, Path], keep: Path, found: dict[str, 
             found.pop("latency_s", None)
     files = [folder / side / "model.so" for side in sides]
     if "latency_s" not in found and all(f.is_file() for f in files):
-        found["latency_s"] = dict(zip(sides, raced(files), strict=True))
+        found["latency_s"] = dict(zip(sides, Host().raced(files), strict=True))
 
 
 def tuned(model: str, seed: int, minutes: float, checkout: Path, folder: Path) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from cost_models import Options, slug
 from tt_bench.atomic import read_json, write_json
-from tt_bench.launch import raced, tuned
+from tt_bench.launch import tuned
 from tt_bench.real import source
 from tt_bench.stats import geometric_interval, quality
 from tt_bench.tables import show
@@ -81,6 +81,8 @@ def _ratio(values: Sequence[float]) -> str:
 def live(out: Path, seeds: int, models: Sequence[str], variants: Sequence[str], minutes: Sequence[str]) -> None:
     """Commands of so many minutes, variants in turns: latency of the file that each writes by the first variant's,
     both timed in turns, and what its operators add up to by that of the first."""
+    from tt_core.host import Host
+
     found: dict[tuple[str, str], list[tuple[float, ...]]] = {}
     out.mkdir(parents=True, exist_ok=True)
     for seed, model, long in product(range(seeds), models, minutes):
@@ -88,7 +90,7 @@ def live(out: Path, seeds: int, models: Sequence[str], variants: Sequence[str], 
         race = out / f"{slug(model)}--{long}--{seed}.race.json"
         known: dict[str, float] = read_json(race) if race.exists() else {}
         if not set(variants) <= set(known):
-            known = dict(zip(variants, raced([k.with_suffix(".so") for k in kept]), strict=True))
+            known = dict(zip(variants, Host().raced([k.with_suffix(".so") for k in kept]), strict=True))
             write_json(race, known)
         sums = [_sum_s(read_json(k)) for k in kept]
         for variant, sum_s in zip(variants[1:], sums[1:], strict=True):

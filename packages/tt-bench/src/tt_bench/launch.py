@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import closing
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from tt_spec import UserError, child
 
 from tt_bench.errors import BenchError
 
-__all__ = ["LaunchError", "program", "raced", "tt", "tuned"]
+__all__ = ["LaunchError", "program", "tt", "tuned"]
 
 COMMAND = tuple(child.command("tt_core"))
 
@@ -43,29 +40,6 @@ def tuned(model: str, *options: str) -> dict[str, Any]:
         said = (done.stderr or done.stdout).strip()[-2000:]
         raise LaunchError(f"tt tune {model}: exit code {done.returncode}\n{said}", done.returncode)
     return json.loads(done.stdout.splitlines()[-1])
-
-
-def raced(files: Sequence[Path], rounds: int = 8, seconds: float = 0.8) -> list[float]:
-    """Median seconds of files that `tt tune` wrote of one model, timed in turns on the same random inputs, alone.
-
-    What each command says of its own file was measured in a moment of its own, and machines have states of speed.
-
-    Args:
-        rounds: Turns of each.
-        seconds: Of a turn.
-    """
-    from tt_core.compiler.runtime import Runner
-    from tt_core.host import Host
-
-    paths = [str(p) for p in files]
-    inputs = Runner(paths[0]).random_inputs()
-    timed: list[list[float]] = []
-    with closing(Host().measurer()) as pool:
-        for _ in range(2):  # a file may look hopeless in its first execution, in which its pages are read
-            timed = pool.race_models(paths, inputs, rounds * seconds * len(paths), rounds)
-            if all(len(t) > 1 for t in timed):
-                break
-    return [float(np.median(t)) for t in timed]
 
 
 def program(main: Callable[[], None]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +60,29 @@ class Host:
         from tt_core.compiler.target import cores
 
         return Plugins().build("measurer", "local", backend=BACKEND, threads=threads or cores(), evaluator=evaluator)
+
+    def raced(self, files: Sequence[Path], rounds: int = 8, seconds: float = 0.8) -> list[float]:
+        """Median seconds of files that `tt tune` wrote of one model, timed in turns on the same random inputs, alone.
+
+        What each command says of its own file was measured in a moment of its own, and machines have states of speed.
+
+        Args:
+            rounds: Turns of each.
+            seconds: Of a turn.
+        """
+        import numpy as np
+
+        from tt_core.compiler.runtime import Runner
+
+        paths = [str(p) for p in files]
+        inputs = Runner(paths[0]).random_inputs()
+        timed: list[list[float]] = []
+        with closing(self.measurer()) as pool:
+            for _ in range(2):  # a file may look hopeless in its first execution, in which its pages are read
+                timed = pool.race_models(paths, inputs, rounds * seconds * len(paths), rounds)
+                if all(len(t) > 1 for t in timed):
+                    break
+        return [float(np.median(t)) for t in timed]
 
     def device(self, target: Target) -> str:
         """The fingerprint that must be equal for two measurements to be comparable."""
