@@ -82,6 +82,7 @@ def heavy(rng: np.random.Generator) -> Drawn:
 
 
 def convolution(n: int, ci: int, hw: int, co: int, k: int, s: int) -> Drawn:
+    """A square convolution of `k` x `k` and stride `s`, padded by half its kernel."""
     out = (hw + 2 * (k // 2) - k) // s + 1
     shapes = f"{n}x{hw}x{hw}x{ci}, {k}x{k}x{ci}x{co} -> {n}x{out}x{out}x{co}"
     return Drawn(f"op:conv2d:{n},{ci},{hw},{co},{k},{s},{k // 2}", "conv2d", shapes, 2.0 * n * out**2 * ci * co * k * k)

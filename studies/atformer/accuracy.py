@@ -25,6 +25,7 @@ HALF = 32
 
 
 def accuracy(study: Study, models: Mapping[str, Model], protocols: Sequence[str]) -> None:
+    """Train each model on each split, and print how it ranks what was left out, at once and after own rows."""
     for seed, protocol, (name, model) in product(range(study.seeds), protocols, models.items()):
         if model.operators is not None and protocol != "operators":
             continue
@@ -71,6 +72,7 @@ def ranked_by(piece: Any, some: Sequence[Lesson]) -> list[Ranked]:
 
 
 def parts(x: Lesson) -> dict[str, np.ndarray]:
+    """Which rows `(n,)` are judged together: all, and sketches and templates where there are `HALF` of them."""
     sketches = algorithms(x.task, x.codes) == "sketch"
     found = {"all": np.full(len(sketches), True), "sketches": sketches, "templates": ~sketches}
     return {part: at for part, at in found.items() if part == "all" or at.sum() >= HALF}
@@ -101,6 +103,7 @@ FIGURES = ("pairs", "pairs 5 % apart", "best of 16", "best of 16 by chance")
 
 
 def table(study: Study, names: Sequence[str], protocol: str) -> None:
+    """Print what is kept of these models under a protocol."""
     print(f"\nleave-{protocol}-out, means over operators and seeds, 95 % over operators")
     rows = []
     for name, part, stage in product(names, PARTS, ("zero-shot", *(f"{k} rows" for k in OWN))):
@@ -128,6 +131,7 @@ def _costs(study: Study, names: Sequence[str], protocol: str) -> None:
 
 
 def by_operator(every: Sequence[Mapping[str, Mapping[str, float]]], figure: str) -> list[float]:
+    """A figure of each operator, the mean of its seeds and folds."""
     names = sorted({n for e in every for n in e})
     found = [[e[n][figure] for e in every if figure in e.get(n, {})] for n in names]
     return [float(np.mean(values)) for values in found if values]
@@ -155,9 +159,11 @@ def _twin_ceiling(x: Lesson, part: str) -> float:
 
 
 def three(values: Sequence[float]) -> str:
+    """Mean with its 95 % interval as text; empty where there is none."""
     mid, low, high = ranking.mean_interval(values)
     return "" if math.isnan(mid) else f"{mid:.3f} ({low:.3f} to {high:.3f})"
 
 
 def of_part(every: Sequence[Mapping[str, Any]], part: str) -> list[dict[str, Any]]:
+    """The figures of one of `PARTS` alone."""
     return [{n: f for n, f in e.items() if n.startswith(f"{part}: ")} for e in every]

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from accuracy import parts, three
 from cost_models import MODELS, Study, only, slug, splits, trained
+from searches import ratio
 from tt_bench.atomic import read_json, write_json
 from tt_bench.lessons import Lesson
 from tt_bench.pictures import COLOURS, grid
-from tt_bench.stats import geometric_interval
 from tt_bench.tables import show
 from tt_bench.train import rank
 from tt_spec import Plugins
@@ -104,12 +104,12 @@ def _tables(found: Mapping[tuple[str, str], Courses], names: Sequence[str]) -> N
 
 
 def _ratio(mine: Courses, other: Courses) -> str:
+    """Trials to 95 % of the best by those of another, operator by operator."""
     logs = [
         float(np.mean([np.log(arrival(c)) for c in cs]) - np.mean([np.log(arrival(c)) for c in other[operator]]))
         for operator, cs in mine.items()
     ]
-    mid, low, high = geometric_interval(np.exp(logs).tolist(), np.random.default_rng(0))
-    return f"{mid:.2f} ({low:.2f} to {high:.2f})"
+    return ratio(np.exp(logs).tolist())
 
 
 def _draw(

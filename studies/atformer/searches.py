@@ -32,6 +32,7 @@ LIVE = ("resnet18", "squeezenet1_1", "transformer-encoder", "detector")
 
 
 def replay(recordings: Path, out: Path, seeds: int, trials: int, names: Sequence[str], pick: str) -> None:
+    """Variants on recorded templates, by the first of them: speed by trials, trials and seconds to 98 % of the best."""
     from tt_bench.compare import units
     from tt_core.host import Host
 
@@ -48,7 +49,7 @@ def replay(recordings: Path, out: Path, seeds: int, trials: int, names: Sequence
             for figure, of in _course(best).items():
                 logs = [math.log(of(a) / of(b)) for a, b in pairs if math.isfinite(of(a)) and math.isfinite(of(b))]
                 ratios.setdefault(figure, []).append(math.exp(float(np.mean(logs))) if logs else math.nan)
-        rows.append((name, *(_ratio(r) for r in ratios.values())))
+        rows.append((name, *(ratio(r) for r in ratios.values())))
     print(f"\n{len(done.units)} operators, {seeds} seeds, by {base}; geometric means, 95 % over operators")
     show(("variant", *_course(1.0)), rows, text=1)
 
@@ -72,7 +73,8 @@ def _course(best: float) -> dict[str, Any]:
     }
 
 
-def _ratio(values: Sequence[float]) -> str:
+def ratio(values: Sequence[float]) -> str:
+    """Geometric mean of ratios with 95 % over them; NaN are left out."""
     known = [v for v in values if math.isfinite(v)]
     mid, low, high = geometric_interval(known, np.random.default_rng(0))
     return f"{mid:.3f} ({low:.3f} to {high:.3f})"
@@ -104,7 +106,7 @@ def live(out: Path, seeds: int, models: Sequence[str], variants: Sequence[str], 
             (model, long, variant, *(f"{m[i]:.3f}" if math.isfinite(m[i]) else "" for m in means))
             for i, model in enumerate(models)
         ]
-        rows.append(("all", long, variant, *map(_ratio, means)))
+        rows.append(("all", long, variant, *map(ratio, means)))
     print(f"\nby {variants[0]}, {seeds} seeds; geometric means, of all models with 95 % over models")
     show(("model", "minutes", "variant", "latency", "sum of operators"), rows, text=3)
 

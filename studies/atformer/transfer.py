@@ -20,6 +20,7 @@ FREEZE = ("body", "embedding", "none")
 
 
 def transfer(study: Study, folders: Sequence[Path]) -> None:
+    """Print what fine-tuning makes of ATFormer, by what is frozen, and leave-device-out over `folders`."""
     model = MODELS["atformer"]
     for seed, (fold, school, judged) in product(range(study.seeds), splits(study.known, "operators")):
         where = f"operators--{slug(fold)}--{seed}"
