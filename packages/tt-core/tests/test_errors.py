@@ -5,8 +5,11 @@ import signal
 
 import pytest
 import tt_spec.errors
+import tvm_ffi
 from tt_core import errors
+from tt_core.cli.app import run
 from tt_core.host import Host
+from tt_core.interrupt import listen
 from tt_spec import PluginError
 
 
@@ -31,6 +34,27 @@ def test_the_first_ctrl_c_is_told_and_the_second_ends(capsys):
         assert halt() == "interrupted" and "again to leave" in capsys.readouterr().err
         os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_what_fails_by_a_signal_is_no_defect(capsys, monkeypatch):
+    """TVM calls back while it reads a model, and tells of the signal that came meanwhile as of an error of its own."""
+
+    def prepare(*_, **__):
+        tvm_ffi.convert(lambda: signal.raise_signal(signal.SIGTERM))()
+
+    monkeypatch.setattr("tt_core.prepared.prepare", prepare)
+    heard = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    listen()
+    try:
+        with pytest.raises(KeyboardInterrupt) as broken_off:
+            run(["tasks", "op:matmul:8,8,8"])
+    finally:
+        for number, handler in heard.items():
+            signal.signal(number, handler)
+    assert isinstance(broken_off.value.__cause__, RuntimeError)
+    assert not capsys.readouterr().err
+    monkeypatch.undo()
+    assert run(["tasks", "op:no-such"]) == 3, "what fails later fails by itself"
 
 
 def test_a_full_disk_is_no_defect_wherever_it_is_met():

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-__all__ = ["Interrupt", "interruptible", "listen", "unheard"]
+__all__ = ["Interrupt", "interruptible", "interruptions", "listen", "unheard"]
 
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 """Ctrl-C; what a job scheduler or container sends; a terminal that is closed. One that is ignored, as SIGHUP is below
@@ -26,6 +26,22 @@ class Interrupt(KeyboardInterrupt):
     SIGINT at last, whoever caught it."""
 
 
+_raised: list[int] = []
+"""The signals that broke off what this process did."""
+
+
+def interruptions() -> int:
+    """How often a signal broke off what this process did. What fails next fails by that, and may no longer look so:
+    TVM makes a RuntimeError of whatever a callback raises, and code that is left in its midst may fail as it is left.
+    """
+    return len(_raised)
+
+
+def _break_off(number: int) -> None:
+    _raised.append(number)
+    raise Interrupt
+
+
 def listen() -> Callable[[], None]:
     """Have each of `SIGNALS` raise `Interrupt`; for the whole command, before it does anything.
 
@@ -37,7 +53,7 @@ def listen() -> Callable[[], None]:
     def on_signal(number: int, frame: FrameType | None) -> None:
         if not since:
             since.append(time.monotonic())
-            raise Interrupt
+            _break_off(number)
         if time.monotonic() - since[0] > LEAVE_S:
             os._exit(130)
 
@@ -83,7 +99,7 @@ def interruptible() -> Iterator[Callable[[], str | None]]:
             _silence(terminals)
         pressed.append(time.monotonic())
         if len(pressed) == 2 or (len(pressed) > 2 and pressed[-1] - pressed[1] > LEAVE_S):
-            raise Interrupt
+            _break_off(number)
         if len(pressed) > 2:
             return
         with suppress(OSError):

@@ -29,7 +29,7 @@ from tt_core.compiler.target import use_all_cores
 from tt_core.doctor import checks as doctor
 from tt_core.errors import EXIT_CODES, InstallationError, ModelError, RunError, explained, one_line, summary
 from tt_core.host import Host
-from tt_core.interrupt import interruptible
+from tt_core.interrupt import Interrupt, interruptible, interruptions
 from tt_core.request import Asked, Request
 from tt_core.result import Result
 
@@ -422,6 +422,7 @@ def run(arguments: Sequence[str]) -> int:
     debug = "--debug" in words[:end]
     words = [w for i, w in enumerate(words) if i >= end or w != "--debug"]
     use_all_cores()
+    before = interruptions()
 
     def act() -> object:
         _add_commands()
@@ -430,6 +431,8 @@ def run(arguments: Sequence[str]) -> int:
     def explain(e: Exception) -> tuple[str, Sequence[str], int]:
         if debug:
             traceback.print_exception(e)
+        if interruptions() > before:
+            raise Interrupt from e
         return explained(e)
 
     framework = Framework(typer.Exit, typer.Abort, typer.BadParameter.__mro__[2])
