@@ -17,7 +17,7 @@ from tt_bench.errors import BenchError
 from tt_bench.recording import Recording
 from tt_bench.train import Training, checkpoint_of, train
 from tt_bench_toy import Schooled, recorded, school, task
-from tt_spec import Plugins, UserError, hookimpl
+from tt_spec import Plugins, Prediction, UserError, hookimpl
 from tt_spec.hooks import Entry
 from tt_spec.pieces.null_surrogate import NullSurrogate
 
@@ -85,6 +85,40 @@ def test_it_ends_where_nothing_gets_better_and_keeps_the_best_round(tmp_path):
     assert 1 <= best <= 5 and training["rounds"] == best + 4 and "no better round in 4" in training["ended"]
     whole = train(what(tmp_path, options={"rounds": best}), plugins(), data=school())
     assert whole.card["metrics"] == done.card["metrics"], "what is written is the best round"
+
+
+def test_in_the_end_it_learns_anew_from_all_as_many_rounds_as_were_best(tmp_path):
+    options, data, groups = {"rounds": 30, "worse_after": 6}, school(), []
+
+    class Slow(Schooled):
+        """Begins with a wrong idea of one column."""
+
+        def predict(self, task, X):
+            return Prediction(self._means(X) @ (self.learned_ - 0.2 * np.eye(164)[5]), np.zeros(len(X)))
+
+        def pretrain(self, some, *rest):
+            groups.append(len(some))
+            super().pretrain(some, *rest)
+
+    def asked(halt_at=None):
+        calls = iter(range(1, 1000))
+        run = what(tmp_path, options=options, refit=True)
+        return train(
+            run, plugins(schooled=Slow), data=data, halt=lambda: "interrupted" if next(calls) == halt_at else None
+        )
+
+    whole = asked()
+    best, rounds = (whole.card["training"][k] for k in ("best_round", "rounds"))
+    assert whole.card["training"]["refit"] == {"rounds": best, "learned": "600 rows of 10 operators"}
+    assert groups == [8, 8, 10], "a training, the return to its best round, all"
+    plain = train(what(tmp_path / "..", options=options), plugins(schooled=Slow), data=data)
+    assert whole.card["metrics"] == plain.card["metrics"], "figures are of operators that were not known"
+    written = (tmp_path / "w").read_text()
+    assert written != (tmp_path / ".." / "w").read_text() and "learned anew" in (tmp_path / "w.md").read_text()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["w", "w.md"]
+    (tmp_path / "w").unlink()
+    assert best > 2 and asked(halt_at=rounds + 2).stopped and not (tmp_path / "w").exists(), "while it learns anew"
+    assert asked().card == whole.card and (tmp_path / "w").read_text() == written, "as if it had never stopped"
 
 
 def test_operators_on_which_weights_are_judged_are_left_out_with_a_line(tmp_path):

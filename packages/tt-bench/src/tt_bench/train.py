@@ -1,7 +1,8 @@
 """`tt train`: a cost model learns from measured rows of many operators and is written with a card.
 
-It ends early on operators that are kept apart, and what stands in the file is the round that ranked those best. A
-checkpoint beside the file lets the same command go on after it was stopped or killed.
+It ends early on operators that are kept apart, and what stands in the file is the round that ranked those best; or,
+with `refit`, a new training of as many rounds on all operators. A checkpoint beside the file lets the same command go
+on after it was stopped or killed.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import platform
 import time
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -53,6 +54,7 @@ class Training:
         hold_out: Patterns of names of operators that are kept apart; none draws a fifth of them.
         patience: Rounds without a better one after which it ends.
         with_held_out: Also learn from operators on which shipped weights are judged (`tt_bench.held_out`).
+        refit: In the end learn anew from all, those kept apart among them, as many rounds as were best.
     """
 
     folders: tuple[str, ...]
@@ -63,6 +65,7 @@ class Training:
     hold_out: tuple[str, ...] = ()
     patience: int = 10
     with_held_out: bool = False
+    refit: bool = False
 
 
 @dataclass(frozen=True)
@@ -118,11 +121,32 @@ def train(
     if course.stopped:
         return Trained({}, True)
     card = _card(about, course, rank(model, apart), rank(model, school))
+    if what.refit:
+        model = _built(what, plugins)
+        last = _refit(course, model, [x.group(model.inputs) for x in known])
+        if last.stopped:
+            return Trained({}, True)
+        card["training"]["refit"] = {"rounds": last.best[0], "learned": _counted(known)}
     with blame("surrogate", model):
         model.save(what.out, card)
     atomic.write(what.out.with_name(what.out.name + ".md"), _page(card), f"the weights are in {what.out}")
-    checkpoint_of(what.out).unlink(missing_ok=True)
+    for out in (what.out, _again(what.out)):
+        checkpoint_of(out).unlink(missing_ok=True)
     return Trained(card)
+
+
+def _refit(course: _Course, model: Any, groups: list[Any]) -> _Course:
+    """A course of as many rounds as were best, of a new model that learns from what was kept apart, too."""
+    what = replace(course.what, out=_again(course.what.out))
+    again = _Course(what, model, [], course.identity, course.say, course.halt, most=course.best[0])
+    course.say(f"learns anew from all {len(groups)} groups of rows, {course.best[0]} rounds")
+    again.run(groups)
+    return again
+
+
+def _again(out: Path) -> Path:
+    """Where the checkpoint of what learns anew belongs."""
+    return out.with_name(out.name + ".refit")
 
 
 def _allowed(known: list[Lesson], say: Callable[[str], None]) -> list[Lesson]:
@@ -192,6 +216,7 @@ class _Course:
     identity: str
     say: Callable[[str], None]
     halt: Callable[[], str | None]
+    most: int | None = None
     history: list[dict[str, float]] = field(default_factory=list)
     best: tuple[int, float] = (0, -math.inf)
     stopped: bool = False
@@ -224,7 +249,7 @@ class _Course:
             self.best, self._best_state = (p.done, pairs), p.state()
         if self.apart and p.done - self.best[0] >= self.what.patience:
             self.ended = f"no better round in {self.what.patience}"
-        elif p.done >= p.total:
+        elif p.done >= (p.total if self.most is None else min(self.most, p.total)):
             self.ended = "all rounds done"
         self._tell(p, pairs)
         why = self.halt()
@@ -244,7 +269,11 @@ class _Course:
     def _tell(self, p: Progress, pairs: float) -> None:
         each = (self.spent_s + time.monotonic() - self._began) / max(1, len(self.history))
         ranked = f", {pairs:.3f} of pairs kept apart (best {self.best[1]:.3f} in round {self.best[0]})"
-        left = f", {each * (p.total - p.done) / 60:.1f} min left at most" if not self.ended else f"; {self.ended}"
+        left = (
+            f", {each * ((self.most or p.total) - p.done) / 60:.1f} min left at most"
+            if not self.ended
+            else f"; {self.ended}"
+        )
         self.say(f"round {p.done} of {p.total}: loss {p.loss:.4f}{ranked if self.apart else ''}{left}")
 
     # -- the checkpoint ------------------------------------------------------------------------------------------------
@@ -371,6 +400,7 @@ def _page(card: dict[str, Any]) -> str:
         f"- CPUs: {', '.join(f'`{c}`' for c in data['cpus'])}. Other CPUs are unknown to these weights.",
         f"- Learned from {split['trained']}; kept apart: {split['apart']}. The best round was chosen on what was kept",
         "  apart, so that its figures are slightly too good.",
+        *_anew(training.get("refit")),
         f"- Rounds: {training['rounds']}, the best is {training['best_round']} ({training['ended']}).",
         f"- Options: `{json.dumps(card['options'])}`, seed {card['seed']}.",
         f"- Versions: {', '.join(f'{k} {v}' for k, v in card['versions'].items())}.",
@@ -387,6 +417,15 @@ def _page(card: dict[str, Any]) -> str:
     lines += ["", "Means over operators with 95 % intervals over operators; top-k is TenSet's score.", ""]
     lines += ["Kept apart:", "", *(f"- {n}" for n in names)] if names else ["Nothing was kept apart."]
     return "\n".join(lines) + "\n"
+
+
+def _anew(refit: dict[str, Any] | None) -> list[str]:
+    if refit is None:
+        return []
+    return [
+        f"- Then it learned anew, {refit['rounds']} rounds, from {refit['learned']}, what was kept apart among them:",
+        "  these are the weights in the file. All figures are of the training before, which did not know that part.",
+    ]
 
 
 def figure(value: float | list[float] | None) -> str:

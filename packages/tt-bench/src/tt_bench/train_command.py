@@ -27,6 +27,12 @@ def train(
     with_held_out: Annotated[
         bool, typer.Option("--with-held-out", help="Also learn from operators on which shipped weights are judged")
     ] = False,
+    refit: Annotated[
+        bool,
+        typer.Option(
+            "--refit", help="In the end learn anew, as many rounds as were best, from what was kept apart, too"
+        ),
+    ] = False,
 ) -> None:
     """Train a cost model on measured rows of many operators; the same command again goes on where it was stopped."""
     from tt_bench.train import Training, checkpoint_of
@@ -36,7 +42,7 @@ def train(
     if epochs is not None:
         options["epochs"] = epochs
     names = tuple(n.strip() for text in hold_out or [] for n in text.split(",") if n.strip())
-    what = Training(tuple(folders), model, out, options, seed, names, patience, with_held_out)
+    what = Training(tuple(folders), model, out, options, seed, names, patience, with_held_out, refit)
     with ctx.obj.interruptible() as halt:
         done = run(what, say=lambda text: print(text, flush=True), halt=halt)
     if done.stopped:
