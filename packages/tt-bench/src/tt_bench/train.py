@@ -93,8 +93,8 @@ def train(
 
     Operators that are held out of all weights are left out, with a line, unless `what.with_held_out`.
 
-    The card holds the data's hash, operators, rows and CPUs, the split, the figures on what was kept apart, options,
-    rounds and versions.
+    The card holds the data's hash, operators, rows and CPUs, the split, the figures on what was kept apart, in all and
+    by kind of operator, options, rounds and versions.
 
     Args:
         halt: Asked after every round; a text stops there, and the same call goes on.
@@ -120,7 +120,8 @@ def train(
     course.run([x.group(model.inputs) for x in school])
     if course.stopped:
         return Trained({}, True)
-    card = _card(about, course, rank(model, apart), rank(model, school))
+    judged = rank(model, apart)
+    card = _card(about, course, judged, rank(model, school)) | {"kinds": _kinds(known, apart, judged)}
     if what.refit:
         model = _built(what, plugins)
         last = _refit(course, model, [x.group(model.inputs) for x in known])
@@ -378,6 +379,23 @@ def _card(about: dict[str, Any], course: _Course, apart: list[Ranked], school: l
     return card
 
 
+def _kinds(known: list[Lesson], apart: list[Lesson], judged: list[Ranked]) -> dict[str, dict[str, float]]:
+    """Of each kind of operator how many there are, how many of them were kept apart, and the share of pairs in the
+    right order among those, if there are any."""
+    found: dict[str, dict[str, float]] = {}
+    for op in sorted({x.task.op for x in known}):
+        pairs = [
+            ranking.pair_accuracy(r.scores, r.seconds) for x, r in zip(apart, judged, strict=True) if x.task.op == op
+        ]
+        told = [p for p in pairs if not math.isnan(p)]
+        found[op] = {
+            "operators": len({x.operator for x in known if x.task.op == op}),
+            "apart": len({x.operator for x in apart if x.task.op == op}),
+            **({"pairs": round(float(np.mean(told)), 4)} if told else {}),
+        }
+    return found
+
+
 def _versions(distribution: str) -> dict[str, str]:
     """Of what takes part, the model's own distribution among it."""
     found = {"python": platform.python_version()}
@@ -411,6 +429,9 @@ def _page(card: dict[str, Any]) -> str:
     apart, school = card["metrics"]["apart"], card["metrics"]["trained"]
     for name in school:
         lines.append(f"| {name} | {figure(apart.get(name))} | {figure(school[name])} |")
+    lines += ["", "| kind of operator | operators | kept apart | pairs of those |", "|---|---|---|---|"]
+    for op, of in card["kinds"].items():
+        lines.append(f"| {op} | {of['operators']} | {of['apart']} | {figure(of.get('pairs'))} |")
     names = split["operators_apart"]
     if split["held_out_learned"]:
         lines += ["", "Learned from operators on which weights are judged: do not judge these weights on them."]
