@@ -230,11 +230,13 @@ class WorkerPool:
         ]
         while any(job.ending is None for job in jobs):
             team.pump()
-        endings = [job.ending for job in jobs] + [None] * (len(parts) - len(jobs))
         found: dict[int, list[np.ndarray]] = {}
-        for part, call, ending in zip(parts, calls, endings, strict=True):
-            done = ending is not None and ending.verdict == "done"
-            made = ending.value if done else self.call("nudge_model", None, *call, exclusive=True)
+        for i, (part, call) in enumerate(zip(parts, calls, strict=True)):
+            ending = jobs[i].ending if i < len(jobs) else None
+            if ending is not None and ending.verdict == "done":
+                made = ending.value
+            else:
+                made = self.call("nudge_model", None, *call, exclusive=True)
             found.update(zip(part, made, strict=True))
         return [found[seed] for seed in seeds]
 
