@@ -24,9 +24,9 @@ def calls(monkeypatch):
     """A pool whose workers answer calls as told, and what they were asked."""
     made = []
 
-    def make(answer, workers=1, **options):
-        crew = Crew(monkeypatch, lambda kind, *said: answer(*said), workers)
-        pool = WorkerPool(workers=workers, lock=False, **options)
+    def make(answer, **options):
+        crew = Crew(monkeypatch, lambda kind, *said: answer(*said))
+        pool = WorkerPool(workers=1, lock=False, **options)
         pool._team = crew.team
         made.append(crew)
         return pool, crew
@@ -54,24 +54,8 @@ def test_a_call_is_made_once_and_those_that_time_are_alone(calls):
         ("doubts", False),
         ("race_models", True),
         ("run_model", True),
-        ("nudge_model", False),
+        ("nudge_model", True),
     ]
-
-
-def test_workers_share_the_seeds_and_what_one_did_not_do_is_asked_for_alone(calls):
-    asked = []
-
-    def answer(handle, method, arguments, alone, timeout_s):
-        *_, seeds = arguments
-        asked.append((seeds, alone))
-        failed = 1 in seeds and not alone
-        return ("call", ("raised", "it fell")) if failed else ("call", ("done", [[np.array(s)] for s in seeds]))
-
-    pool, _ = calls(answer, workers=2)
-    found = pool.nudge_model("a.so", {}, 0.5, [0, 1, 2])
-    assert [int(outputs[0]) for outputs in found] == [0, 1, 2]
-    assert sorted(asked) == [((0, 2), False), ((1,), False), ((1,), True)]
-    assert pool.nudge_model("a.so", {}, 0.5, []) == []
 
 
 def test_a_call_that_fails_is_not_made_again(calls):

@@ -218,27 +218,8 @@ class WorkerPool:
     def nudge_model(
         self, path: str, inputs: dict[str, np.ndarray], share: float, seeds: Sequence[int]
     ) -> list[list[np.ndarray]]:
-        """The backend's `nudge_model`, the seeds shared among the workers, since an untuned model mostly keeps one core
-        busy: see `tt_spec.roles.NudgesModels`."""
-        team = self._ready()
-        self._free(team, alone=True)
-        parts = [part for i in range(team.size) if (part := tuple(seeds[i :: team.size]))]
-        calls = [(path, inputs, share, part) for part in parts]
-        jobs = [
-            team.submit(p, "call", None, "nudge_model", c, False, CALL_S)
-            for p, c in zip(team.idle(), calls, strict=False)
-        ]
-        while any(job.ending is None for job in jobs):
-            team.pump()
-        found: dict[int, list[np.ndarray]] = {}
-        for i, (part, call) in enumerate(zip(parts, calls, strict=True)):
-            ending = jobs[i].ending if i < len(jobs) else None
-            if ending is not None and ending.verdict == "done":
-                made = ending.value
-            else:
-                made = self.call("nudge_model", None, *call, exclusive=True)
-            found.update(zip(part, made, strict=True))
-        return [found[seed] for seed in seeds]
+        """The backend's `nudge_model`, alone: see `tt_spec.roles.NudgesModels`."""
+        return self.call("nudge_model", None, path, inputs, share, tuple(seeds), exclusive=True)
 
     def call(
         self, method: str, task: Task | None, *args: Any, exclusive: bool = False, timeout_s: float = CALL_S

@@ -26,11 +26,7 @@ COARSE = 2.0**-5
 """The largest nudge, whatever the precision."""
 
 MOST = 8
-"""Nudged runs before a model is refused."""
-
-AT_ONCE = 2
-"""Nudged runs between two looks: two workers make them in the time of one, which may be seconds, and one alone seldom
-tells enough."""
+"""Nudged runs before a model is refused. One often tells enough, and the untuned model's may take seconds."""
 
 
 def share(mod: tvm.IRModule) -> float:
@@ -68,8 +64,8 @@ class Nudged:
         return fault(got, want, rounding(want, self._most[number]))
 
     def _nudge(self) -> None:
-        for outputs in self.run(tuple(range(self._runs, self._runs + AT_ONCE))):
-            for most, want, got in zip(self._most, self.want, outputs, strict=True):
-                off = apart(got, want)
-                np.maximum(most, np.where(np.isfinite(off), off, 0.0), out=most)
-        self._runs += AT_ONCE
+        (outputs,) = self.run((self._runs,))
+        for most, want, got in zip(self._most, self.want, outputs, strict=True):
+            off = apart(got, want)
+            np.maximum(most, np.where(np.isfinite(off), off, 0.0), out=most)
+        self._runs += 1
