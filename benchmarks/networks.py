@@ -2,8 +2,8 @@
 
     hatch run python benchmarks/networks.py [--programs 10000]
 
-Of random programs of three statements in ten operators, by `atformer` as it ships and of the paper's size (512 wide),
-and by what it is compared with. Learning is one epoch, or 10 trees of XGBoost; `50 epochs` are the paper's training, on
+Of random programs of three statements in ten operators, by `atformer` as the study trains it (96 wide) and of the
+paper's size (512), and by what it is compared with. Learning is one epoch, or 10 trees of XGBoost; `50 epochs` are the paper's training, on
 as many programs as the data set of Zen 5 has with half of each operator's rows.
 """
 
@@ -27,6 +27,7 @@ MODELS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("xgb, depth 6", "xgb", {"inputs": "statements", "rounds": 10, "max_depth": 6}),
 )
 PROGRAMS = 27_000
+"""Learned from in an epoch of the study."""
 
 
 def main() -> None:

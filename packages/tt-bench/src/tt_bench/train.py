@@ -250,7 +250,7 @@ class _Course:
             self.best, self._best_state = (p.done, pairs), p.state()
         if self.apart and p.done - self.best[0] >= self.what.patience:
             self.ended = f"no better round in {self.what.patience}"
-        elif p.done >= (p.total if self.most is None else min(self.most, p.total)):
+        elif p.done >= self._total(p):
             self.ended = "all rounds done"
         self._tell(p, pairs)
         why = self.halt()
@@ -271,11 +271,13 @@ class _Course:
         each = (self.spent_s + time.monotonic() - self._began) / max(1, len(self.history))
         ranked = f", {pairs:.3f} of pairs kept apart (best {self.best[1]:.3f} in round {self.best[0]})"
         left = (
-            f", {each * ((self.most or p.total) - p.done) / 60:.1f} min left at most"
-            if not self.ended
-            else f"; {self.ended}"
+            f", {each * (self._total(p) - p.done) / 60:.1f} min left at most" if not self.ended else f"; {self.ended}"
         )
-        self.say(f"round {p.done} of {p.total}: loss {p.loss:.4f}{ranked if self.apart else ''}{left}")
+        self.say(f"round {p.done} of {self._total(p)}: loss {p.loss:.4f}{ranked if self.apart else ''}{left}")
+
+    def _total(self, p: Progress) -> int:
+        """Rounds of this course."""
+        return p.total if self.most is None else min(self.most, p.total)
 
     # -- the checkpoint ------------------------------------------------------------------------------------------------
 
