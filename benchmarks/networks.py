@@ -3,8 +3,8 @@
     hatch run python benchmarks/networks.py [--programs 10000]
 
 Of random programs of three statements in ten operators, by `atformer` as the study trains it (96 wide) and of the
-paper's size (512), and by what it is compared with. Learning is one epoch, or 10 trees of XGBoost; `50 epochs` are the paper's training, on
-as many programs as the data set of Zen 5 has with half of each operator's rows.
+paper's size (512), and by what it is compared with. Learning is one epoch, or 10 trees of XGBoost; `50 epochs` are the
+paper's training, on as many programs as the data set of Zen 5 has with half of each operator's rows.
 """
 
 from __future__ import annotations
