@@ -30,9 +30,12 @@ def test_sources_failures_and_what_was_dropped_are_said_once():
 
 
 def test_weights_are_named_once_and_those_of_another_machine_as_such():
-    for device, more in (("znver4/A/2 cores", ""), ("znver3/B/2 cores", ", another machine than this one")):
+    other = ", another machine than this one"
+    cases = (("znver4/A/2 cores", ""), ("znver5/A/2 cores", ""), ("znver3/B/2 cores", other), ("znver4/A", other))
+    for device, more in cases:
         said: list[str] = []
         notes, run = TransferNotes(said.append), RunInfo("r", (TASK,), {"device": device})
         for _ in range(2):
-            notes.tt_batch_measured(run, TaskState(TASK), batch(weights="znver4/A/2 cores"), [])
-        assert said == [f"first batches are chosen by what a cost model learned beforehand on znver4/A/2 cores{more}"]
+            notes.tt_batch_measured(run, TaskState(TASK), batch(weights="znver4/A/2 cores, znver5/A/2 cores"), [])
+        known = "znver4/A/2 cores, znver5/A/2 cores"
+        assert said == [f"first batches are chosen by what a cost model learned beforehand on {known}{more}"]

@@ -24,7 +24,7 @@ class TransferNotes(Listener):
     def tt_batch_measured(self, run: RunInfo, state: TaskState, batch: Batch, results: list[Measurement]) -> None:
         about, name = batch.info.get("transfer", {}), state.task.name
         if (where := batch.info.get("weights")) is not None:
-            other = "" if where == run.options.get("device") else ", another machine than this one"
+            other = "" if run.options.get("device") in where.split(", ") else ", another machine than this one"
             self._once(f"first batches are chosen by what a cost model learned beforehand on {where}{other}")
         if "tasks" in about:
             sources = ", ".join(f"{rows} of {task}" for task, rows in about["tasks"].items())

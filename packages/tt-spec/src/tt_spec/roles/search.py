@@ -104,8 +104,8 @@ class Foreknows(Protocol):
     """A cost model that may rank a task's rows before it has seen one of them, because it learned beforehand."""
 
     def foreknows(self, task: Task) -> str | None:
-        """Where it learned, e.g. the CPU, if it can rank the task's rows before its first `fit`; else None. Raises
-        `UserError` where what it should know cannot be read."""
+        """Where it learned, the machines with ", " between them, if it can rank the task's rows before its first `fit`;
+        else None. Raises `UserError` where what it should know cannot be read."""
         ...
 
 
