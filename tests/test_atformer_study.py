@@ -138,3 +138,24 @@ def test_files_are_timed_in_turns_and_operators_added_up(modules, tmp_path, caps
     assert [[f.suffix for f in files] for files in raced] == [[".so", ".so"]] * 2, "no pair is timed twice"
     row = next(r for r in capsys.readouterr().out.splitlines() if r.startswith("resnet18"))
     assert row.split()[-2:] == ["0.750", "0.571"], "3 / 4; (3 + 1) / (6 + 1)"
+
+
+def test_speed_by_the_clock_is_that_of_the_last_batch_before(modules):
+    """Measured after 10 and 40 s, whole with the second row, as fast as the best with the third."""
+    run = SimpleNamespace(t=[10.0, 40.0, 50.0], true_s=[None, 2.0, 1.0])
+    figures = {name: of(run) for name, of in modules.searches._course(1.0).items()}
+    assert (figures["speed after 30 s"], figures["speed after 60 s"], figures["speed at the end"]) == (0.0, 1.0, 1.0)
+    assert (figures["trials to 98 %"], figures["seconds to 98 %"]) == (3, 50.0)
+    slower = SimpleNamespace(of=lambda name, unit: [run], best={"net": 1.0})
+    assert modules.searches._ratios(slower, "a", "b", "net")["speed after 30 s"] == [], "no program, no ratio"
+
+
+def test_recorded_operators_make_a_model_with_the_weights_that_they_have_there(modules, tmp_path):
+    from tt_bench.compare import units
+    from tt_bench.files import load
+
+    (path,) = modules.searches.composed(FOLDER.parents[1] / "recordings", tmp_path, "resnet18*")
+    (unit,) = units([path], [], whole=True)
+    weights = {p.whole.name: p.whole.weight for p in load(path).parts}
+    assert unit.name == "resnet18 [template]" and len(unit.parts) == 6
+    assert weights["resnet18-64"] == 4 and weights["resnet18-stem"] == 1

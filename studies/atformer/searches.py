@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fnmatch import fnmatch
 from itertools import product
 from pathlib import Path
@@ -26,39 +27,79 @@ FIRST: dict[str, tuple[str, ...]] = {
 }
 """Recipe `tt` as it searches without what it learned beforehand, as it is, and by gain per second."""
 
-RECIPES = ("tt", "ansor", "autotvm", "adatune", "chameleon", "dynatune", "adaptive-workflow", "random")
+RECIPES = ("tt", "ansor", "atformer", "autotvm", "adatune", "chameleon", "dynatune", "adaptive-workflow", "random")
+WHOLE: dict[str, dict[str, int]] = {
+    "resnet18": {"64": 4, "128": 3, "128-stride": 1, "256": 3, "512": 3, "stem": 1},
+    "mobilenet": {"1x1-24": 1, "1x1-96": 1, "dw-96": 1, "dw-192": 1},
+    "encoder": {"qkv": 1, "scores": 1, "up": 1, "down": 1},
+}
+"""The recorded part of three models: how often each recorded operator occurs in it."""
 LIVE = ("resnet18", "squeezenet1_1", "transformer-encoder", "detector")
 """Models that are held out of the weights; the detector is inside the package rapidocr-onnxruntime."""
 
 
-def replay(recordings: Path, out: Path, seeds: int, trials: int, names: Sequence[str], pick: str) -> None:
-    """Variants on recorded templates, by the first of them: speed by trials, trials and seconds to 98 % of the best."""
+def replay(
+    recordings: Path, out: Path, seeds: int, trials: int, names: Sequence[str], pick: str, whole: bool = False
+) -> None:
+    """Variants on recorded templates, one by one or composed to models, by the first variant: speed by trials and by
+    seconds, trials and seconds to 98 % of the best."""
     from tt_bench.compare import units
     from tt_core.host import Host
 
-    files = [p for p in sorted(recordings.glob("*-template.json.gz")) if fnmatch(p.name, pick)]
+    found = composed(recordings, out, pick) if whole else sorted(recordings.glob("*-template.json.gz"))
+    files = [p for p in found if fnmatch(p.name, pick)]
     variants = {n: _variant(n) for n in names}
     options: Options = {"seeds": seeds, "trials": trials, "say": print}
-    done = compare_variants(Host(), units(files, []), variants, out, **options)
-    base, rows = names[0], []
+    done = compare_variants(Host(), units(files, [], whole=whole), variants, out, **options)
+    what, rows, each = "models" if whole else "operators", [], []
     for name in names[1:]:
-        ratios: dict[str, list[float]] = {}
-        for unit in done.units:
-            pairs = list(zip(done.of(name, unit), done.of(base, unit), strict=True))
-            best = done.best[unit]
-            for figure, of in _course(best).items():
-                logs = [math.log(of(a) / of(b)) for a, b in pairs if math.isfinite(of(a)) and math.isfinite(of(b))]
-                ratios.setdefault(figure, []).append(math.exp(float(np.mean(logs))) if logs else math.nan)
-        rows.append((name, *(ratio(r) for r in ratios.values())))
-    print(f"\n{len(done.units)} operators, {seeds} seeds, by {base}; geometric means, 95 % over operators")
+        ratios = {unit: _ratios(done, name, names[0], unit) for unit in done.units}
+        means = [ratio([_mean(ratios[u][figure]) for u in done.units]) for figure in _course(1.0)]
+        rows.append((name, *means))
+        each += [(u, name, *map(ratio, ratios[u].values())) for u in done.units]
+    print(f"\n{len(done.units)} {what}, {seeds} seeds, by {names[0]}; geometric means, 95 % over {what}")
     show(("variant", *_course(1.0)), rows, text=1)
+    print("\nEach alone, 95 % over seeds")
+    show(("replayed", "variant", *_course(1.0)), sorted(each), text=2)
+
+
+def composed(recordings: Path, out: Path, pick: str) -> list[Path]:
+    """Recordings of the models of `WHOLE`, with the operators as often as they occur there."""
+    from tt_bench.files import load, write_t4
+
+    out.mkdir(parents=True, exist_ok=True)
+    made = []
+    for model, operators in WHOLE.items():
+        path = out / f"{model}-whole.json.gz"
+        if fnmatch(path.name, pick):
+            known = {n: load(recordings / f"{model}-{n}-template.json.gz") for n in operators}
+            parts = [
+                replace(p, whole=replace(p.whole, weight=float(operators[n]), name=f"{model}-{n}"))
+                for n, recording in known.items()
+                for p in recording.parts
+                if len(p.rows) > 1  # not the layouts, which a file changes once
+            ]
+            write_t4(replace(next(iter(known.values())), model=model, parts=tuple(parts)), path)
+            made.append(path)
+    return made
+
+
+def _ratios(done: Any, name: str, base: str, unit: str) -> dict[str, list[float]]:
+    """By figure and seed; without seeds with which one of the two has none, as where a model lacks a program yet."""
+    pairs = list(zip(done.of(name, unit), done.of(base, unit), strict=True))
+    known = {figure: [(of(a), of(b)) for a, b in pairs] for figure, of in _course(done.best[unit]).items()}
+    return {figure: [a / b for a, b in some if a * b > 0] for figure, some in known.items()}
 
 
 def _course(best: float) -> dict[str, Any]:
-    """Figures of a run: speeds, where more is better, and trials and seconds until 98 %, where less is."""
+    """Figures of a run: speeds, where more is better, 0 before there is a program for all, and trials and seconds until
+    98 %, where less is."""
 
     def speed(rows: int) -> Any:
-        return lambda run: max(float(quality(run, best)[min(rows, len(run.t)) - 1]), 1e-9)
+        return lambda run: float(quality(run, best)[min(rows, len(run.t)) - 1])
+
+    def speed_at(seconds: float) -> Any:
+        return lambda run: float([0.0, *quality(run, best)][int(np.searchsorted(run.t, seconds, side="right"))])
 
     def arrival(run: Any) -> int:
         there = np.flatnonzero(quality(run, best) >= 0.98 - 1e-12)
@@ -67,6 +108,8 @@ def _course(best: float) -> dict[str, Any]:
     return {
         "speed after 16": speed(16),
         "speed after 32": speed(32),
+        "speed after 30 s": speed_at(30.0),
+        "speed after 60 s": speed_at(60.0),
         "speed at the end": speed(1 << 30),
         "trials to 98 %": lambda run: arrival(run) + 1,
         "seconds to 98 %": lambda run: run.t[arrival(run)],
@@ -74,8 +117,10 @@ def _course(best: float) -> dict[str, Any]:
 
 
 def ratio(values: Sequence[float]) -> str:
-    """Geometric mean of ratios with 95 % over them; NaN are left out."""
+    """Geometric mean of ratios with 95 % over them; NaN are left out, and of nothing it is a dash."""
     known = [v for v in values if math.isfinite(v)]
+    if not known:
+        return "-"
     mid, low, high = geometric_interval(known, np.random.default_rng(0))
     return f"{mid:.3f} ({low:.3f} to {high:.3f})"
 
@@ -132,7 +177,7 @@ def _sum_s(result: Mapping[str, Any]) -> float:
 
 
 def _mean(ratios: Sequence[float]) -> float:
-    return geometric_mean(ratios) if all(map(math.isfinite, ratios)) else math.nan
+    return geometric_mean(ratios) if len(ratios) and all(map(math.isfinite, ratios)) else math.nan
 
 
 def _variant(name: str) -> Variant:

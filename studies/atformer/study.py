@@ -49,9 +49,11 @@ def main() -> None:
     )
     parser.add_argument("--minutes", default="0.5,1", help="of live, with commas")
     parser.add_argument("--trials", type=int, default=160, help="of a replayed run")
+    parser.add_argument("--whole", action="store_true", help="of replay: operators composed to models")
     o = parser.parse_args()
     if o.part == "replay":
-        replay(o.recordings, o.out / "replay", o.seeds, o.trials, named(o.variants, (*FIRST, *RECIPES)), o.pick)
+        out, names = o.out / ("whole" if o.whole else "replay"), named(o.variants, (*FIRST, *RECIPES))
+        replay(o.recordings, out, o.seeds, o.trials, names, o.pick, o.whole)
         return
     if o.part == "live":
         models = o.models.split(",") if o.models else LIVE
