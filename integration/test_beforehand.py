@@ -13,8 +13,7 @@ from tt_spec import labels
 from tt_spec.pieces.synthetic import synthetic_task
 from tt_spec.testing.examples import statements
 from tt_surrogate import ATFormer, LightGBM
-from tt_surrogate.beforehand import SHIPPED
-from tt_surrogate.weights import read
+from tt_surrogate.weights import SHIPPED, read
 
 from .conftest import events
 
@@ -58,13 +57,15 @@ def test_damaged_weights_end_a_run_before_anything_is_measured(model, tmp_path, 
     assert "no weights" in here(*TUNE, *chosen(model.name), code=2).stderr
 
 
-def test_the_default_recipe_says_where_its_first_batch_was_learned(here):
-    told = events(here("tune", "op:matmul:64,64,64", "--trials", "4", "--json").stdout)
+@pytest.mark.parametrize("recipe", ["tt", "atformer"])
+def test_recipes_with_shipped_weights_say_where_their_first_batch_was_learned(recipe, here):
+    told = events(here("tune", "op:matmul:64,64,64", "--recipe", recipe, "--trials", "4", "--json").stdout)
     first = next(e for e in told if e["event"] == "batch_measured")
     assert "cores" in first["info"]["weights"] and {row["origin"] for row in first["results"]} == {"weights"}
     notes = [e["text"] for e in told if e["event"] == "note"]
     assert sum("first batches are chosen by what a cost model learned beforehand on" in n for n in notes) == 1
-    plain = ("--set", "draft.weights=none", "--history", "other.db", "--json")
+    role = "draft" if recipe == "tt" else "surrogate"
+    plain = ("--recipe", recipe, "--set", f"{role}.weights=none", "--history", "other.db", "--json")
     blind = events(here("tune", "op:matmul:64,64,64", "--trials", "4", *plain).stdout)
     first = next(e for e in blind if e["event"] == "batch_measured")
     assert "weights" not in first["info"] and {row["origin"] for row in first["results"]} == {"random"}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tt_spec import Knob, Space, Statements, Task
 from tt_spec.errors import UserError
-from tt_surrogate import XGB, beforehand
+from tt_surrogate import XGB, weights
 from tt_surrogate.portable import Portable, all_columns
 
 
@@ -160,7 +160,7 @@ def test_weights_of_another_kind_of_model_are_refused(tmp_path):
 
 @pytest.mark.parametrize("spoil", [None, lambda raw: raw[:-9], lambda raw: b"no weights"])
 def test_shipped_weights_that_cannot_be_read_cost_a_warning_and_not_the_run(tmp_path, monkeypatch, spoil):
-    monkeypatch.setattr(beforehand, "SHIPPED", tmp_path)
+    monkeypatch.setattr(weights, "SHIPPED", tmp_path)
     if spoil is not None:
         path = tmp_path / "knobs.safetensors"
         pretrained().save(path, {"device": "a CPU"})

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tt_spec import Plugins
 from tt_spec.pieces.synthetic import synthetic_task
+from tt_spec.testing.examples import statements
 from tt_spec.types import Statements
 from tt_surrogate import LSTM, MLP, ATFormer, MultiHeadAttention, hooks, layers, weights
 from tt_surrogate.programs import batches, column_maxima, pad, scaled, slates
@@ -314,3 +315,24 @@ def test_what_needs_pytorch_says_so(monkeypatch):
 def test_options_that_cannot_be_used_are_refused_at_once(options):
     with pytest.raises(ValueError, match=r"must|positive"):
         ATFormer(**options)
+
+
+@pytest.mark.parametrize("spoil", [None, lambda raw: raw[:-9], lambda raw: b"no weights"])
+def test_shipped_weights_that_cannot_be_read_cost_a_warning_and_it_learns_from_nothing(tmp_path, monkeypatch, spoil):
+    monkeypatch.setattr(weights, "SHIPPED", tmp_path)
+    if spoil is not None:
+        path = tmp_path / "atformer.safetensors"
+        pretrained(ATFormer).save(path, {"device": "a CPU"})
+        path.write_bytes(spoil(path.read_bytes()))
+    model = ATFormer(weights="shipped", width=8, epochs=2)
+    with pytest.warns(UserWarning, match="searching without what tt-surrogate learned beforehand: .*weights"):
+        model.prestart()
+    assert model.foreknows(TASK) is None and model.width == 8
+    rng = np.random.default_rng(0)
+    X = statements(20, rng)
+    model.fit([(TASK, X, np.linspace(0.1, 1, 20))], rng)
+    assert np.ptp(model.predict(TASK, X).mean) > 0, "it learns from the run itself"
+
+
+def test_without_weights_none_are_read():
+    assert ATFormer(weights="none", width=8).foreknows(TASK) is None

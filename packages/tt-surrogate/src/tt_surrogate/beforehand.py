@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -17,9 +16,6 @@ from tt_surrogate.pack_sum import program_ids
 from tt_surrogate.portable import Portable
 
 __all__ = ["Beforehand", "as_bytes", "booster_of", "check", "finite", "load", "rows_of"]
-
-SHIPPED = Path(__file__).with_name("shipped")
-"""Weights that come with the package, by what they read."""
 
 WIDTHS = (0, files.STATEMENT, files.OPERATOR)
 """Columns of a statement that trees may have learned from; 0 is over knobs."""
@@ -80,13 +76,11 @@ def load(weights: str | Path, inputs: str, objective: str) -> Beforehand | None:
 
     Raises `WeightsError` where the model cannot use a named file.
     """
-    path = SHIPPED / f"{inputs}.safetensors" if weights == "shipped" else Path(weights)
+    path = files.file_of(weights, inputs)
     try:
         found = _read(str(path), path.stat().st_mtime_ns if path.is_file() else 0)
     except files.WeightsError as e:
-        if weights != "shipped":
-            raise
-        warnings.warn(f"searching without what tt-surrogate learned beforehand: {e}", stacklevel=2)
+        files.forgive(weights, e)
         return None
     if (found.inputs, found.objective) != (inputs, objective):
         raise files.WeightsError(

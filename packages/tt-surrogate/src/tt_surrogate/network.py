@@ -45,7 +45,8 @@ class Network:
     `Prediction.mean` is in units of labels for "squared"; ranks are mapped by `tt_surrogate.ranges`. `std` is 0.
 
     Args:
-        weights: A file that `tt train` wrote; options of the layers are the file's. (default: None)
+        weights: A file that `tt train` wrote, "shipped", those of that model which come with the package, or "none";
+            options of the layers are the file's. (default: "none")
         loss: "logistic" (equation 4), "lambda" or "squared". (default: "logistic")
         epochs: Passes over the data. (default: 50, as the paper)
         batch: Programs of a step. (default: 512, as the paper)
@@ -76,7 +77,7 @@ class Network:
     layer_options: ClassVar[tuple[str, ...]] = ()
     """Options that the parameters' shapes depend on, beside `mask`, `operator` and `loss`."""
 
-    weights: str | Path | None = None
+    weights: str | Path | None = "none"
     loss: LossName = "logistic"
     epochs: int = 50
     batch: int = 512
@@ -98,6 +99,7 @@ class Network:
     fitted_: _Learned | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        self.weights = None if self.weights == "none" else self.weights
         if self.loss not in LOSSES:
             raise ValueError(f"loss must be one of {', '.join(LOSSES)}, got {self.loss!r}")
         if self.freeze not in ("none", "embedding", "body"):
@@ -316,7 +318,12 @@ class Network:
     def _base(self) -> _Learned | None:
         """The network learned beforehand; read from the file when first asked for."""
         if self.base_ is None and self.weights is not None:
-            self.base_ = self._read(self.weights)
+            try:
+                self.base_ = self._read(files.file_of(self.weights, self.name))
+            except WeightsError as e:
+                files.forgive(self.weights, e)
+                self.weights = None
+                self.__post_init__()  # without them it has to learn, with PyTorch
         return self.base_
 
     def _read(self, path: str | Path) -> _Learned:

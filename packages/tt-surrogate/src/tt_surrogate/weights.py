@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +20,20 @@ from typing import Any
 import numpy as np
 from tt_spec import PluginError
 
-__all__ = ["FEATURES", "FORMAT", "OPERATOR", "STATEMENT", "Weights", "WeightsError", "from_bytes", "read", "write"]
+__all__ = [
+    "FEATURES",
+    "FORMAT",
+    "OPERATOR",
+    "SHIPPED",
+    "STATEMENT",
+    "Weights",
+    "WeightsError",
+    "file_of",
+    "forgive",
+    "from_bytes",
+    "read",
+    "write",
+]
 
 FORMAT = 1
 """Of the file."""
@@ -29,6 +43,9 @@ FEATURES = 1
 
 STATEMENT, OPERATOR = 164, 174
 """Columns of a statement: its own, and with the operator's 10 behind them."""
+
+SHIPPED = Path(__file__).with_name("shipped")
+"""Folder of the weights that come with the package."""
 
 MOST = 1 << 30
 """Bytes of a file at most."""
@@ -57,6 +74,18 @@ class Weights:
     card: dict[str, Any] = field(default_factory=dict)
     width: int = OPERATOR
     features: int = FEATURES
+
+
+def file_of(weights: str | Path, name: str) -> Path:
+    """The file that an option `weights` means: "shipped" are those of that name that come with the package."""
+    return SHIPPED / f"{name}.safetensors" if weights == "shipped" else Path(weights)
+
+
+def forgive(weights: str | Path, error: WeightsError) -> None:
+    """Warn that shipped weights cannot be used, which does not end a run; the error of a named file is raised."""
+    if weights != "shipped":
+        raise error
+    warnings.warn(f"searching without what tt-surrogate learned beforehand: {error}", stacklevel=3)
 
 
 def from_bytes(raw: bytes | bytearray) -> np.ndarray:
