@@ -25,6 +25,7 @@ _PAIRWISE: dict[str, Callable[[relax.Expr, relax.Expr], relax.Expr]] = {
 
 _EITHER_WAY = frozenset(f"relax.{n}" for n in ("add", "multiply", "maximum", "minimum"))
 _ELEMENTWISE = _EITHER_WAY | {f"relax.{n}" for n in ("subtract", "divide", "power")}
+PAIR = 2
 IMAGE = 4
 """Dimensions of an image with batch and channels."""
 
@@ -36,12 +37,24 @@ def plain_operators(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRMo
     TVM's ONNX importer makes opaque functions of a Clip's bounds, and of Sum, Mean, Max and Min a reduction over
     tensors that were broadcast and stacked. Constants that an image is combined with often have fewer dimensions
     than it, or come first. A batch norm that no convolution takes would be four operators, one of them a division.
+    Bounds and ReLUs with a slope are maxima and minima: TVM's own operators for them stop layouts, and a PReLU of one
+    slope is not fused. So do choices by a condition, for which `know_layouts` has TVM's rule. Zeros around an image
+    that a convolution takes are its padding.
     """
+    know_layouts()
     rewriter = _Plain(mod)
     for var, func in mod.functions.items():
         if isinstance(func, relax.Function):
             rewriter.builder_.update_func(var, rewriter.visit_expr(func))
     return relax.transform.DeadCodeElimination()(rewriter.builder_.get())
+
+
+@functools.cache
+def know_layouts() -> None:
+    """Let layouts pass through `relax.where`, by the rule that TVM has for another operator of three operands."""
+    rule = "FRelaxInferLayout"
+    if tvm.ir.Op.get("relax.where").get_attr(rule) is None:
+        tvm.ir.register_op_attr("relax.where", rule, tvm.ir.Op.get("relax.ewise_fma").get_attr(rule))
 
 
 @relax.expr_functor.mutator
@@ -55,6 +68,12 @@ class _Plain(relax.PyExprMutator):
         name = str(getattr(call.op, "name", ""))
         if name in _ELEMENTWISE:
             return self._level(name, call)
+        if name == "relax.where":
+            return self._chosen(call)
+        if name == "relax.nn.conv2d":
+            return self._padded(call)
+        if name in ("relax.clip", "relax.nn.leakyrelu", "relax.nn.prelu"):
+            return self._extremes(name, call)
         return self._pairwise(name, call) if name in _PAIRWISE else call
 
     def visit_tuple_getitem_(self, item: relax.TupleGetItem) -> relax.Expr:
@@ -78,9 +97,62 @@ class _Plain(relax.PyExprMutator):
         factor, addend = (relax.const(v.reshape(along).astype(dtype), dtype) for v in (factor, addend))
         return self.builder_.normalize(relax.op.add(self.builder_.normalize(relax.op.multiply(x, factor)), addend))
 
+    def _padded(self, call: relax.Call) -> relax.Expr:
+        """A convolution of an image with zeros around it as one that pads."""
+        pad, attrs = self._behind(call.args[0], "relax.nn.pad"), call.attrs
+        if pad is None or attrs.data_layout != "NCHW" or pad.attrs.pad_mode != "constant" or pad.attrs.pad_value != 0.0:
+            return call
+        before, after = ([int(n) for n in pad.attrs.pad_width[i::2]] for i in (0, 1))
+        if len(before) != IMAGE or any(before[:2] + after[:2]) or min(before + after) < 0:
+            return call
+        padding = [int(n) + more for n, more in zip(attrs.padding, before[2:] + after[2:], strict=True)]
+        names = ("strides", "dilation", "groups", "data_layout", "kernel_layout", "out_layout", "out_dtype")
+        options = {name: getattr(attrs, name) for name in names}
+        return relax.op.nn.conv2d(pad.args[0], call.args[1], padding=padding, **options)
+
+    def _extremes(self, name: str, call: relax.Call) -> relax.Expr:
+        """Bounds, and ReLUs with a slope, as maxima and minima."""
+        x, op, emit = call.args[0], relax.op, self.builder_.normalize
+        dtype, shape = str(x.ty.dtype), dimensions(x)
+        if not dtype.startswith("float") or shape is None:
+            return call
+        if name == "relax.clip":
+            if not all(isinstance(a, tvm.tirx.FloatImm | tvm.tirx.IntImm) for a in call.args[1:]):
+                return call
+            low, high = (float(a.value) for a in call.args[1:])
+            x = emit(op.maximum(x, relax.const(low, dtype))) if low > -np.inf else x
+            return emit(op.minimum(x, relax.const(high, dtype))) if high < np.inf else x
+        if name == "relax.nn.leakyrelu":
+            alpha = float(call.attrs.alpha)
+            return (op.minimum if alpha > 1.0 else op.maximum)(x, emit(op.multiply(x, relax.const(alpha, dtype))))
+        slopes = constant(call.args[1], self.lookup_binding)
+        if slopes is None:
+            return call
+        along = [1] * len(shape)
+        along[int(call.attrs.axis)] = -1
+        zero, slope = relax.const(0.0, dtype), slopes.reshape(along if slopes.size > 1 else ())
+        below = emit(op.multiply(emit(op.minimum(x, zero)), relax.const(slope, dtype)))
+        return op.add(emit(op.maximum(x, zero)), below)
+
+    def _chosen(self, call: relax.Call) -> relax.Expr:
+        """A choice whose operands have as many dimensions, which the rule of its layout takes for granted."""
+        shapes, whole = [dimensions(a) for a in call.args], dimensions(call)
+        if whole is None or any(s is None for s in shapes):
+            return call
+        args = []
+        for a, shape in zip(call.args, shapes, strict=True):
+            value, lacks = constant(a, self.lookup_binding), len(whole) - len(shape or ())
+            if value is not None:
+                args.append(relax.const(value.reshape((1,) * lacks + value.shape), str(value.dtype)))
+            else:
+                args.append(self.builder_.normalize(relax.op.expand_dims(a, list(range(lacks)))) if lacks else a)
+        return relax.Call(call.op, args, call.attrs)
+
     def _level(self, name: str, call: relax.Call) -> relax.Expr:
         """Constants beside an image with as many dimensions as it has and, where the order does not matter, behind it:
         a layout follows the operand with fewer dimensions and, of two with as many, the first."""
+        if len(call.args) == PAIR and self._fits([self._narrow(a) for a in call.args], call):
+            call = relax.Call(call.op, [self._narrow(a) for a in call.args], call.attrs)
         ranks = [len(dimensions(a) or ()) for a in call.args]
         if IMAGE not in ranks or 0 in ranks:
             return call
@@ -113,6 +185,13 @@ class _Plain(relax.PyExprMutator):
             found = relax.op.divide(found, relax.const(len(operands), str(call.ty.dtype)))
         found = self.builder_.normalize(found)
         return found if tvm_ffi.structural_equal(found.ty, call.ty) else call
+
+    def _fits(self, operands: list[relax.Expr], call: relax.Call) -> bool:
+        """Whether operands that are no longer broadcast have as many dimensions, and still give the call's shape."""
+        shapes, whole = [dimensions(o) for o in operands], dimensions(call)
+        if whole is None or any(s is None or len(s) != len(whole) for s in shapes):
+            return False
+        return list(np.broadcast_shapes(*shapes)) == whole
 
     def _narrow(self, operand: relax.Expr) -> relax.Expr:
         """What was broadcast; an elementwise operator does it itself."""
