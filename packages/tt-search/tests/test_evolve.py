@@ -31,6 +31,15 @@ def test_asks_once_per_generation_and_never_twice_about_a_row(oracle):
     assert p.info["mean_scores"][-1] > p.info["mean_scores"][0] + 0.1
 
 
+@pytest.mark.parametrize(("share", "rows"), [(1.0, 200), (0.25, 50), (0.001, 8)])
+def test_where_scores_are_dear_a_smaller_batch_has_a_smaller_population(share, rows, oracle):
+    o, asked = oracle(knobs=4, choices=8), []
+    o.ctx.share = share
+    o.ctx.score = lambda codes: (asked.append(len(codes)), o.score(codes))[1]
+    p = Evolve(population=200).propose(o.ctx, 4)
+    assert len(p.codes) == 8 and 0.8 * rows <= asked[0] <= rows and max(asked) <= rows
+
+
 def test_starts_from_the_best_measured(oracle):
     o, first = oracle(measured=50), []
     o.ctx.y[3], o.ctx.errors[3] = 0.0, "build"

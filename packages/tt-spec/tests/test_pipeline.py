@@ -223,6 +223,24 @@ class Knows(Recorder):
         return Prediction(X[:, -1] if not self.fits else np.zeros(len(X)), np.zeros(len(X)))
 
 
+@pytest.mark.parametrize(("n", "opening", "share"), [(1, 4, 1 / 64), (16, 64, 0.25), (64, 256, 1.0)])
+def test_dear_statements_are_made_of_as_many_fewer_rows_as_the_batch_is_smaller(n, opening, share):
+    model, programs = Knows(), Fake(noise=0)
+    model.inputs, model.predict = "statements", lambda task, X: Prediction(np.arange(len(X)) + 0.0, np.zeros(len(X)))
+    p = pipeline(surrogate=model, programs=programs, searcher=Half(0.0))
+    batch = p.ask(n)
+    assert set(batch.origin) == {"weights"} and 0.9 * opening <= programs.featured <= opening
+    p.tell(batch.id, measure(p, batch.codes))
+    p.ask(n)
+    assert p.searcher.ctx.share == share
+
+
+def test_where_a_draft_guides_the_search_scores_are_cheap():
+    p = pipeline(surrogate=Recorder("statements"), draft=Recorder(), programs=Fake(noise=0))
+    turn(p, 4), turn(p, 4)
+    assert p.searcher.ctx.share == 1.0
+
+
 @pytest.mark.parametrize("role", ["surrogate", "draft"])
 def test_a_model_that_learned_elsewhere_chooses_the_first_batch(role):
     p = pipeline(mixed_task(), **{role: Knows()})

@@ -334,5 +334,17 @@ def test_shipped_weights_that_cannot_be_read_cost_a_warning_and_it_learns_from_n
     assert np.ptp(model.predict(TASK, X).mean) > 0, "it learns from the run itself"
 
 
+def test_without_shipped_weights_and_pytorch_all_rows_are_alike_and_the_run_goes_on(tmp_path, monkeypatch):
+    import importlib.util
+
+    monkeypatch.setattr(weights, "SHIPPED", tmp_path)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    model, X = ATFormer(weights="shipped"), statements(20, np.random.default_rng(0))
+    with pytest.warns(UserWarning, match="searching without what"):
+        model.prestart()
+    model.fit([(TASK, X, np.linspace(0.1, 1, 20))], np.random.default_rng(0))
+    assert not model.predict(TASK, X).mean.any()
+
+
 def test_without_weights_none_are_read():
     assert ATFormer(weights="none", width=8).foreknows(TASK) is None

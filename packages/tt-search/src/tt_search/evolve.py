@@ -27,7 +27,8 @@ class Evolve:
     Source: Zheng et al. (2020), Ansor, section 5.1 (arXiv:2006.06762).
 
     Args:
-        population: Rows per generation. (default: 512; the paper: 2048)
+        population: Rows per generation, for a full batch where scores are dear (`Context.share`). (default: 512; the
+            paper: 2048, for batches of 64)
         generations: Times the population is replaced. (default: 4)
         mutation: Probability that a child is a mutant. (default: 0.85)
         measured_share: Part of the first population taken from the best measured rows. (default: 0.2)
@@ -64,27 +65,30 @@ class Evolve:
             return Proposal(codes, np.zeros(len(codes)), self.random_share)
         asked = max(n, math.ceil(self.choice * n))
         best, scored = Best(ctx, asked), Scored(ctx.score)
-        rows = self._start(ctx)
+        population = self.population if ctx.share == 1.0 else max(asked, math.ceil(self.population * ctx.share))
+        rows = self._start(ctx, population)
         means = []
         for generation in range(self.generations + 1):
             fitness = scored(rows)
             best.add(rows, fitness)
             means.append(float(fitness.mean()) if len(rows) else 0.0)
             if generation < self.generations and len(rows):
-                rows = self._children(ctx.space, rows, fitness, ctx.rng)
+                rows = self._children(ctx.space, rows, fitness, population, ctx.rng)
         info = {"scored": len(scored.known), "mean_scores": means}
         if len(best.scores):
             info["best_score"] = float(best.scores[0])
         return Proposal(best.codes, best.scores, self.random_share, info)
 
-    def _start(self, ctx: Context) -> np.ndarray:
+    def _start(self, ctx: Context, population: int) -> np.ndarray:
         order = np.argsort(-ctx.y, kind="stable")
-        good = order[ctx.y[order] > 0][: int(self.measured_share * self.population)]
-        return np.concatenate([ctx.rows[good], ctx.space.sample(self.population - len(good), ctx.rng)])
+        good = order[ctx.y[order] > 0][: int(self.measured_share * population)]
+        return np.concatenate([ctx.rows[good], ctx.space.sample(population - len(good), ctx.rng)])
 
-    def _children(self, space: Space, rows: np.ndarray, fitness: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    def _children(
+        self, space: Space, rows: np.ndarray, fitness: np.ndarray, population: int, rng: np.random.Generator
+    ) -> np.ndarray:
         p = _chances(fitness, self.selection)
-        children = rows[rng.choice(len(rows), self.population, p=p)]
+        children = rows[rng.choice(len(rows), population, p=p)]
         mutant = rng.random(len(children)) < self.mutation
         small = mutant & (rng.random(len(children)) < self.small_steps)
         large = mutant & ~small

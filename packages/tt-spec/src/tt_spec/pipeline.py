@@ -48,7 +48,8 @@ class Pipeline:
     """
 
     OPENING = {"knobs": 1024, "statements": 256}
-    """Random rows among which a model that learned beforehand chooses a task's first ones, by what it reads."""
+    """Random rows among which a model that learned beforehand chooses a task's first ones, by what it reads; of
+    statements, which are dear, as many fewer as the batch is smaller than a full one."""
 
     def __init__(
         self,
@@ -264,13 +265,19 @@ class Pipeline:
             if where is None:
                 continue
             if not info:
-                rng = rng_for(self.seed, self.task.key, "opening", turn)
-                rows = np.unique(self.space.sample(self.OPENING[model.inputs], rng), axis=0)
+                rng, among = rng_for(self.seed, self.task.key, "opening", turn), self.OPENING[model.inputs]
+                if model.inputs == "statements":
+                    among = max(2 * n, math.ceil(among * self._share(n)))
+                rows = np.unique(self.space.sample(among, rng), axis=0)
                 rows = rows[[name not in self._seen for name in tokens(rows)]]
             best = np.argsort(-self.models.by(model, rows).mean, kind="stable")
-            most = max(2 * n, math.ceil(self.verify * min(1.0, n / self.batch)))
+            most = max(2 * n, math.ceil(self.verify * self._share(n)))
             rows, info = in_turn(self.space, self._seen, rows[best], most), {"weights": where}
         return rows[: 2 * n], info
+
+    def _share(self, n: int) -> float:
+        """How much of a full batch `n` rows are."""
+        return min(1.0, n / self.batch)
 
     def _untried(self, n: int, turn: int) -> np.ndarray:
         """A row of each algorithm whose turn has come and that was never tried, the draft's favourite: a model cannot
@@ -288,8 +295,10 @@ class Pipeline:
         """Rows to measure, remarks, and how many rows the batch should have with the random ones, at most `n`."""
         self.models.fit(turn)
         ctx = self._context("searcher", turn)
+        if self.draft is None and self.surrogate.inputs == "statements":
+            ctx.share = self._share(n)
         with blame("searcher", self.searcher):
-            most = max(n, math.ceil(self.verify * min(1.0, n / self.batch))) if self.draft else n
+            most = max(n, math.ceil(self.verify * self._share(n))) if self.draft else n
             asked = self.searcher.propose(ctx, most)
             proposal = checked_proposal(asked, self.space, self.searcher)
             info = dict(proposal.info)

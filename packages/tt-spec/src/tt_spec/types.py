@@ -396,6 +396,9 @@ class Context:
         timed: The timed runs of each of `rows`, seconds, none for failures; empty where nobody kept them.
         costs: Seconds that each of `rows` took to build and to time, `(n, 2)`, NaN where nobody told; `(0, 2)` where
             nobody kept them.
+        share: Part of a full batch that is asked for, where scores are dear because the model reads statements: whoever
+            scores a number of rows that does not follow from the batch may score that part of it. 1 where scores are
+            cheap.
     """
 
     task: Task
@@ -413,6 +416,7 @@ class Context:
     seen: frozenset[bytes] = frozenset()
     timed: Sequence[tuple[float, ...]] = ()
     costs: np.ndarray = field(default_factory=lambda: np.empty((0, 2)))
+    share: float = 1.0
 
     def fresh(self, codes: np.ndarray) -> np.ndarray:
         """The rows that were neither measured, refused nor asked, `(n,)` bool; repeats inside `codes` count once."""

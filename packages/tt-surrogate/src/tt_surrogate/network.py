@@ -159,7 +159,7 @@ class Network:
         if not groups:
             return
         if base is None:
-            self.fitted_ = self._learn(groups, seed, self._plan(), None)
+            self.fitted_ = self._learn(groups, seed, self._plan(), None) if _has_torch() else None
         elif self.tune_steps:
             self.fitted_ = self._tune(base, groups, seed)
 
@@ -323,7 +323,6 @@ class Network:
             except WeightsError as e:
                 files.forgive(self.weights, e)
                 self.weights = None
-                self.__post_init__()  # without them it has to learn, with PyTorch
         return self.base_
 
     def _read(self, path: str | Path) -> _Learned:
@@ -370,6 +369,11 @@ class _Learned:
     ranges: Ranges = field(default_factory=Ranges)
 
 
+def _has_torch() -> bool:
+    """It may be missing where shipped weights turned out to be unreadable: then all rows are alike to the network."""
+    return importlib.util.find_spec("torch") is not None
+
+
 def _need_torch() -> None:
-    if importlib.util.find_spec("torch") is None:
+    if not _has_torch():
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
