@@ -528,9 +528,9 @@ def test_only_an_onnx_model_takes_values():
 KEYS = {
     "bert-tiny": "8f66bbe66ef21252",
     "squeezenet1_1": "0fd85f3b1e8bed39",
-    "ch_ppocr_mobile_v2.0_cls_infer.onnx": "a4be2a644323309e",
+    "ch_ppocr_mobile_v2.0_cls_infer.onnx": "434de88e9c36ea28",
 }
-"""Digests of the task keys before there was any rewriting."""
+"""Digests of the task keys before there was any rewriting; the last one since its hard sigmoids are fused, too."""
 
 
 @pytest.mark.together
