@@ -237,7 +237,8 @@ def test_dear_statements_are_made_of_as_many_fewer_rows_as_the_batch_is_smaller(
 
 def test_where_a_draft_guides_the_search_scores_are_cheap():
     p = pipeline(surrogate=Recorder("statements"), draft=Recorder(), programs=Fake(noise=0))
-    turn(p, 4), turn(p, 4)
+    turn(p, 4)
+    turn(p, 4)
     assert p.searcher.ctx.share == 1.0
 
 

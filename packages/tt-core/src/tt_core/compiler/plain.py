@@ -188,10 +188,9 @@ class _Plain(relax.PyExprMutator):
 
     def _fits(self, operands: list[relax.Expr], call: relax.Call) -> bool:
         """Whether operands that are no longer broadcast have as many dimensions, and still give the call's shape."""
-        shapes, whole = [dimensions(o) for o in operands], dimensions(call)
-        if whole is None or any(s is None or len(s) != len(whole) for s in shapes):
-            return False
-        return list(np.broadcast_shapes(*shapes)) == whole
+        whole = dimensions(call)
+        shapes = [s for s in map(dimensions, operands) if s is not None and whole is not None and len(s) == len(whole)]
+        return len(shapes) == len(operands) and list(np.broadcast_shapes(*shapes)) == whole
 
     def _narrow(self, operand: relax.Expr) -> relax.Expr:
         """What was broadcast; an elementwise operator does it itself."""
