@@ -25,7 +25,6 @@ _PAIRWISE: dict[str, Callable[[relax.Expr, relax.Expr], relax.Expr]] = {
 
 _EITHER_WAY = frozenset(f"relax.{n}" for n in ("add", "multiply", "maximum", "minimum"))
 _ELEMENTWISE = _EITHER_WAY | {f"relax.{n}" for n in ("subtract", "divide", "power")}
-PAIR = 2
 IMAGE = 4
 """Dimensions of an image with batch and channels."""
 
@@ -38,10 +37,10 @@ def plain_operators(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRMo
     tensors that were broadcast and stacked. Constants that an image is combined with often have fewer dimensions
     than it, or come first. A batch norm that no convolution takes would be four operators, one of them a division.
     Bounds and ReLUs with a slope are maxima and minima: TVM's own operators for them stop layouts, and a PReLU of one
-    slope is not fused. So do choices by a condition, for which `know_layouts` has TVM's rule. Zeros around an image
+    slope is not fused. So do choices by a condition, for which `_know_layouts` has TVM's rule. Zeros around an image
     that a convolution takes are its padding.
     """
-    know_layouts()
+    _know_layouts()
     rewriter = _Plain(mod)
     for var, func in mod.functions.items():
         if isinstance(func, relax.Function):
@@ -49,8 +48,7 @@ def plain_operators(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRMo
     return relax.transform.DeadCodeElimination()(rewriter.builder_.get())
 
 
-@functools.cache
-def know_layouts() -> None:
+def _know_layouts() -> None:
     """Let layouts pass through `relax.where`, by the rule that TVM has for another operator of three operands."""
     rule = "FRelaxInferLayout"
     if tvm.ir.Op.get("relax.where").get_attr(rule) is None:
@@ -151,8 +149,8 @@ class _Plain(relax.PyExprMutator):
     def _level(self, name: str, call: relax.Call) -> relax.Expr:
         """Constants beside an image with as many dimensions as it has and, where the order does not matter, behind it:
         a layout follows the operand with fewer dimensions and, of two with as many, the first."""
-        if len(call.args) == PAIR and self._fits([self._narrow(a) for a in call.args], call):
-            call = relax.Call(call.op, [self._narrow(a) for a in call.args], call.attrs)
+        if self._fits(narrow := [self._narrow(a) for a in call.args], call):
+            call = relax.Call(call.op, narrow, call.attrs)
         ranks = [len(dimensions(a) or ()) for a in call.args]
         if IMAGE not in ranks or 0 in ranks:
             return call
