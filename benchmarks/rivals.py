@@ -76,8 +76,8 @@ def _parts(arguments: list[str], library: Path, whole_s: float, shown: int = 12)
     """Where the time goes, by the latencies with which the library was written."""
     from tt_core.prepared import prepare
 
-    model, *_, shape = (*arguments, "")
-    name, _, sizes = shape.partition("=")
+    model, *shape = arguments
+    name, _, sizes = (shape or [""])[-1].partition("=")
     shapes = {name: tuple(map(int, sizes.split(",")))} if sizes else None
     tasks = {t.name: t for t in prepare(model, shapes=shapes).tasks}
     parts = [p for p in json.loads(Path(f"{library}.json").read_text())["tasks"] if p["latency_s"]]

@@ -3,11 +3,13 @@
     hatch run python studies/schedulers/study.py tapes [--out schedulers]   # 14 operators, 8 seeds: 10 minutes
     hatch run python studies/schedulers/study.py play [--out schedulers]    # every scheduler on every model: 2 minutes
     hatch run python studies/schedulers/study.py live [--out schedulers]    # 7 models, 3 of them, 3 seeds: 5.25 h
+    hatch run python studies/schedulers/study.py live --minutes 1 --seeds 1 [--out schedulers]    # 25 minutes
 
 Each goes on where it was stopped. `tapes` tunes each recorded operator alone, once per seed, with the pieces of recipe
 dynatune. `play` lets each scheduler share trials among tapes (`tt_bench.tapes`). Models are composed of recorded
 operators with the weights that real ones have; one that occurs several times, fused with others, has the tape of
-another seed each time. `live` runs `tt tune` for five minutes each, one after the other: run nothing beside it.
+another seed each time. `live` runs `tt tune` for `--minutes` each, one after the other, and times the files in turns:
+run nothing beside it.
 
 A hog is an operator that brought less than 2 % of what all slots gained; printed is the largest share of the batches
 that one took.
@@ -20,14 +22,16 @@ import dataclasses
 import json
 from collections import Counter
 from collections.abc import Sequence
-from itertools import product
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 import numpy as np
 from tt_bench.atomic import read_json, write_json
 from tt_bench.launch import program, tt
 from tt_bench.real import source
+from tt_bench.stats import geometric_interval
+from tt_bench.tables import show
 from tt_spec import Plugins
 
 CHOSEN = {
@@ -95,7 +99,6 @@ ANY = "ansor, any algorithm"
 LIVE_MODELS = ("squeezenet1_1", "mobilenet_v2", "detector", "recogniser", "classifier", "bert-tiny", "resnet50")
 """None of them shaped a scheduler, but for MobileNet-V2, of which four operators did."""
 
-LIVE_MINUTES, LIVE_SEEDS = 5, 3
 LIVE = {
     "gradient": [],
     "ansor": ["--set", "scheduler.fade=0", "--set", "scheduler.share=1"],
@@ -108,6 +111,9 @@ def main() -> None:
     parser.add_argument("part", choices=("tapes", "play", "live"))
     parser.add_argument("--recordings", type=Path, default=Path("recordings"))
     parser.add_argument("--out", type=Path, default=Path("schedulers"))
+    parser.add_argument("--minutes", default="5", help="of live")
+    parser.add_argument("--seeds", type=int, default=3, help="of live")
+    parser.add_argument("--models", nargs="+", default=list(LIVE_MODELS), help="of live")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     if options.part == "tapes":
@@ -115,7 +121,7 @@ def main() -> None:
     elif options.part == "play":
         _play(options.out)
     else:
-        _live(options.out)
+        _live(options.out, options.minutes, options.seeds, options.models)
 
 
 def _tapes(recordings: Path, out: Path) -> None:
@@ -214,32 +220,68 @@ def _hog(slots: Sequence[tuple[int, int, float, float | None]]) -> float:
 # -- live -------------------------------------------------------------------------------------------------------------
 
 
-def _live(out: Path) -> None:
+def _live(out: Path, minutes: str, seeds: int, models: Sequence[str]) -> None:
     folder = out / "live"
     folder.mkdir(exist_ok=True)
-    for seed, model, name in product(range(LIVE_SEEDS), LIVE_MODELS, LIVE):
-        place = folder / f"{model}-{name}-{seed}"
-        if not place.with_suffix(".json").exists():
+    names, rows = list(LIVE), []
+    found: dict[str, list[list[tuple[float, ...]]]] = {name: [] for name in names}
+    for model in models:
+        runs = [_raced(folder, model, minutes, seed) for seed in range(seeds)]
+        for name in names:
+            found[name].append([_by_first(run, name) for run in runs])
+            rows.append((model, name, *_middle(found[name][-1])))
+    print(f"\n{minutes} minutes, {seeds} seeds, by {names[0]}; geometric means, of all models with 95 % over models")
+    for name in names[1:]:
+        of_models = [_middle(some) for some in found[name]]
+        rows.append(("all", name, *(interval([m[k] for m in of_models]) for k in (0, 1)), max(m[2] for m in of_models)))
+    shown = [(m, n, *(f"{v:.3f}" if isinstance(v, float) else v for v in rest)) for m, n, *rest in rows]
+    show(("model", "scheduler", "file", "sum of operators", "hog, the most"), shown, text=2)
+
+
+def _raced(folder: Path, model: str, minutes: str, seed: int) -> dict[str, dict[str, float]]:
+    """What each scheduler's command came to, its files timed in turns."""
+    from tt_core.host import Host
+
+    kept = folder / f"{model}-{minutes}-{seed}.json"
+    if kept.exists():
+        return read_json(kept)
+    places = [folder / f"{model}-{name}-{minutes}-{seed}" for name in LIVE]
+    for name, place in zip(LIVE, places, strict=True):
+        if not place.with_suffix(".so").exists():
             for old in (*folder.glob(f"{place.name}.db*"), *folder.glob(f"{place.name}.runs/*")):  # it was cut off
                 old.unlink()
-            wanted = ["--minutes", str(LIVE_MINUTES), "--seed", str(seed), "--history", str(place.with_suffix(".db"))]
+            wanted = ["--minutes", minutes, "--seed", str(seed), "--history", str(place.with_suffix(".db"))]
             tt("tune", *source(model), *wanted, *LIVE[name], "--out", str(place.with_suffix(".so")))
-            (log,) = (folder / f"{place.name}.runs").glob("*.jsonl")
-            write_json(place.with_suffix(".json"), _told(log))
-    print(f"\n{'model':16}{'scheduler':12}{'estimate ms':>12}{'file ms':>9}{'hog':>7}")
-    for model, name in product(LIVE_MODELS, LIVE):
-        runs = [read_json(folder / f"{model}-{name}-{seed}.json") for seed in range(LIVE_SEEDS)]
-        estimate, after, hog = (np.median([r[key] for r in runs]) for key in ("estimate_ms", "after_ms", "hog"))
-        print(f"{model:16}{name:12}{estimate:12.2f}{after:9.2f}{hog:7.2f}")
+            print(f"live: {place.name}", flush=True)
+    told = [_told(next((folder / f"{place.name}.runs").glob("*.jsonl"))) for place in places]
+    files = Host().raced([place.with_suffix(".so") for place in places])
+    found = {n: {**of, "file_s": s} for n, of, s in zip(LIVE, told, files, strict=True)}
+    write_json(kept, found)
+    return found
+
+
+def _by_first(run: dict[str, dict[str, float]], name: str) -> tuple[float, ...]:
+    first = next(iter(run.values()))
+    return run[name]["file_s"] / first["file_s"], run[name]["sum_s"] / first["sum_s"], run[name]["hog"]
+
+
+def _middle(of_seeds: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
+    """Geometric means of both ratios over seeds, and the largest hog."""
+    return (*(geometric_mean([s[k] for s in of_seeds]) for k in (0, 1)), max(s[2] for s in of_seeds))
+
+
+def interval(ratios: Sequence[float]) -> str:
+    """Geometric mean with 95 % over ratios."""
+    mid, low, high = geometric_interval(ratios, np.random.default_rng(0))
+    return f"{mid:.3f} ({low:.3f} to {high:.3f})"
 
 
 def _told(log: Path) -> dict[str, float]:
     events = [json.loads(line) for line in log.read_text().splitlines()]
     batches = [e for e in events if e["event"] == "batch_measured"]
-    result = next(e for e in events if e["event"] == "result")
     numbers = {name: i for i, name in enumerate({e["task"] for e in batches})}
     slots = [(numbers[e["task"]], e["measured"], 0.0, e["info"]["slot"].get("realised_s")) for e in batches]
-    return {"estimate_ms": 1e3 * batches[-1]["model_s"], "after_ms": 1e3 * result["after_s"], "hog": _hog(slots)}
+    return {"sum_s": batches[-1]["model_s"], "hog": _hog(slots)}
 
 
 if __name__ == "__main__":
