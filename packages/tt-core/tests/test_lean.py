@@ -78,6 +78,12 @@ def test_other_threads_find_torch_all_the_while(python, tmp_path):
     assert python(LEAN + asked) == "(False, None) ['torch']"
 
 
+def test_an_import_under_way_in_another_thread_passes_over_no_finder(python):
+    code = "import sys; n = sys.meta_path[:]; lean(); asked = iter(sys.meta_path); next(asked)\n"
+    code += "import tvm; print(list(asked) == n, sys.meta_path == n)"
+    assert python(LEAN + code) == "True True"
+
+
 def test_torch_can_be_imported_after_a_tvm_that_fails(python, tmp_path):
     (tmp_path / "tvm.py").write_text("raise OSError('no such library')")
     code = "lean()\ntry:\n    import tvm\nexcept OSError as e:\n    import torch; print(e)"

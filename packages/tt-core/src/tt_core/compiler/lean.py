@@ -51,7 +51,22 @@ def xgboost_without_sklearn() -> None:
 
 def _hide(hidden: str, module: str) -> None:
     if module not in sys.modules and not any(isinstance(f, _Finder) and f.module == module for f in sys.meta_path):
-        sys.meta_path.insert(0, _Finder(module, hidden))
+        _ask_first(_Finder(module, hidden))
+
+
+_CHANGES = threading.Lock()
+
+
+def _ask_first(finder: MetaPathFinder) -> None:
+    with _CHANGES:
+        sys.meta_path = [finder, *sys.meta_path]
+
+
+def _ask_no_more(finder: MetaPathFinder) -> None:
+    """Take a finder out of a copy of the list: an import of another thread that goes through it just then would pass
+    over the finder behind the one taken out, and miss a module that is there."""
+    with _CHANGES:
+        sys.meta_path = [f for f in sys.meta_path if f is not finder]
 
 
 class _Finder(MetaPathFinder):
@@ -73,15 +88,10 @@ class _Finder(MetaPathFinder):
         finally:
             self.asking.discard(thread)
         if spec is None or spec.loader is None or self.hidden in sys.modules:
-            self.leave()
+            _ask_no_more(self)
         else:
             spec.loader = _Without(spec.loader, self)
         return spec
-
-    def leave(self) -> None:
-        """Be asked no more."""
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
 
 
 class _Without(Loader):
@@ -94,15 +104,15 @@ class _Without(Loader):
         return self.loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        self.finder.leave()
+        _ask_no_more(self.finder)
         if module.__spec__ is not None:
             module.__spec__.loader = module.__loader__ = self.loader
         hidden = _Hidden(self.finder.hidden, self.finder.module)
-        sys.meta_path.insert(0, hidden)
+        _ask_first(hidden)
         try:
             self.loader.exec_module(module)
         finally:
-            sys.meta_path.remove(hidden)
+            _ask_no_more(hidden)
 
 
 class _Hidden(MetaPathFinder):
