@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from accuracy import parts, three
 from cost_models import MODELS, Study, only, slug, splits, trained
-from searches import ratio
 from tt_bench.atomic import read_json, write_json
 from tt_bench.lessons import Lesson
 from tt_bench.pictures import COLOURS, grid
+from tt_bench.stats import geometric_text
 from tt_bench.tables import show
 from tt_bench.train import rank
 from tt_spec import Plugins
@@ -109,7 +109,7 @@ def _ratio(mine: Courses, other: Courses) -> str:
         float(np.mean([np.log(arrival(c)) for c in cs]) - np.mean([np.log(arrival(c)) for c in other[operator]]))
         for operator, cs in mine.items()
     ]
-    return ratio(np.exp(logs).tolist())
+    return geometric_text(np.exp(logs).tolist())
 
 
 def _draw(

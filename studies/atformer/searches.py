@@ -16,7 +16,7 @@ from cost_models import Options, slug
 from tt_bench.atomic import read_json, write_json
 from tt_bench.launch import tuned
 from tt_bench.real import source
-from tt_bench.stats import geometric_interval, quality
+from tt_bench.stats import geometric_text, quality
 from tt_bench.tables import show
 from tt_bench.variants import Variant, compare_variants
 
@@ -57,9 +57,9 @@ def replay(
     what, rows, each = "models" if whole else "operators", [], []
     for name in names[1:]:
         ratios = {unit: _ratios(done, name, names[0], unit) for unit in done.units}
-        means = [ratio([_mean(ratios[u][figure]) for u in done.units]) for figure in _course(1.0)]
+        means = [geometric_text([_mean(ratios[u][figure]) for u in done.units]) for figure in _course(1.0)]
         rows.append((name, *means))
-        each += [(u, name, *map(ratio, ratios[u].values())) for u in done.units]
+        each += [(u, name, *map(geometric_text, ratios[u].values())) for u in done.units]
     print(f"\n{len(done.units)} {what}, {seeds} seeds, by {names[0]}; geometric means, 95 % over {what}")
     show(("variant", *_course(1.0)), rows, text=1)
     print("\nEach alone, 95 % over seeds")
@@ -119,15 +119,6 @@ def _course(best: float) -> dict[str, Any]:
     }
 
 
-def ratio(values: Sequence[float]) -> str:
-    """Geometric mean of ratios with 95 % over them; NaN are left out, and of nothing it is a dash."""
-    known = [v for v in values if math.isfinite(v)]
-    if not known:
-        return "-"
-    mid, low, high = geometric_interval(known, np.random.default_rng(0))
-    return f"{mid:.3f} ({low:.3f} to {high:.3f})"
-
-
 def live(out: Path, seeds: int, models: Sequence[str], variants: Sequence[str], minutes: Sequence[str]) -> None:
     """Commands of so many minutes, variants in turns: latency of the file that each writes by the first variant's,
     both timed in turns, and what its operators add up to by that of the first."""
@@ -154,7 +145,7 @@ def live(out: Path, seeds: int, models: Sequence[str], variants: Sequence[str], 
             (model, long, variant, *(f"{m[i]:.3f}" if math.isfinite(m[i]) else "" for m in means))
             for i, model in enumerate(models)
         ]
-        rows.append(("all", long, variant, *map(ratio, means)))
+        rows.append(("all", long, variant, *map(geometric_text, means)))
     print(f"\nby {variants[0]}, {seeds} seeds; geometric means, of all models with 95 % over models")
     show(("model", "minutes", "variant", "latency", "sum of operators"), rows, text=3)
 

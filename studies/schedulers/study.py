@@ -23,14 +23,13 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import geometric_mean
 from typing import Any
 
 import numpy as np
 from tt_bench.atomic import read_json, write_json
 from tt_bench.launch import program, tt
 from tt_bench.real import source
-from tt_bench.stats import geometric_interval
+from tt_bench.stats import geometric_mean, geometric_text
 from tt_bench.tables import show
 from tt_spec import Plugins
 
@@ -233,7 +232,9 @@ def _live(out: Path, minutes: str, seeds: int, models: Sequence[str]) -> None:
     print(f"\n{minutes} minutes, {seeds} seeds, by {names[0]}; geometric means, of all models with 95 % over models")
     for name in names[1:]:
         of_models = [_middle(some) for some in found[name]]
-        rows.append(("all", name, *(interval([m[k] for m in of_models]) for k in (0, 1)), max(m[2] for m in of_models)))
+        rows.append(
+            ("all", name, *(geometric_text([m[k] for m in of_models]) for k in (0, 1)), max(m[2] for m in of_models))
+        )
     shown = [(m, n, *(f"{v:.3f}" if isinstance(v, float) else v for v in rest)) for m, n, *rest in rows]
     show(("model", "scheduler", "file", "sum of operators", "hog, the most"), shown, text=2)
 
@@ -261,6 +262,7 @@ def _raced(folder: Path, model: str, minutes: str, seed: int) -> dict[str, dict[
 
 
 def _by_first(run: dict[str, dict[str, float]], name: str) -> tuple[float, ...]:
+    """File and sum of operators by the first scheduler's, and the hog."""
     first = next(iter(run.values()))
     return run[name]["file_s"] / first["file_s"], run[name]["sum_s"] / first["sum_s"], run[name]["hog"]
 
@@ -270,13 +272,8 @@ def _middle(of_seeds: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
     return (*(geometric_mean([s[k] for s in of_seeds]) for k in (0, 1)), max(s[2] for s in of_seeds))
 
 
-def interval(ratios: Sequence[float]) -> str:
-    """Geometric mean with 95 % over ratios."""
-    mid, low, high = geometric_interval(ratios, np.random.default_rng(0))
-    return f"{mid:.3f} ({low:.3f} to {high:.3f})"
-
-
 def _told(log: Path) -> dict[str, float]:
+    """Seconds of all operators alone at the end, and the hog."""
     events = [json.loads(line) for line in log.read_text().splitlines()]
     batches = [e for e in events if e["event"] == "batch_measured"]
     numbers = {name: i for i, name in enumerate({e["task"] for e in batches})}

@@ -11,7 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tt_bench.compare import Comparison
 from tt_bench.runs import Run
-from tt_bench.stats import area, final, geometric_interval, geometric_mean, holm, interval, paired, quality, time_to
+from tt_bench.stats import (
+    area,
+    final,
+    geometric_interval,
+    geometric_mean,
+    geometric_text,
+    holm,
+    interval,
+    paired,
+    quality,
+    time_to,
+)
 
 
 def run(true, t=None):
@@ -61,6 +72,11 @@ def test_a_geometric_interval_turns_with_its_ratios(ratios):
     assert min(ratios) <= low * (1 + 1e-9) and high <= max(ratios) * (1 + 1e-9)
     turned = geometric_interval([1 / r for r in ratios], np.random.default_rng(0), draws=200)
     assert turned == pytest.approx((1 / mid, 1 / high, 1 / low))
+
+
+def test_a_table_shows_what_is_known_of_ratios():
+    assert geometric_text([2.0, 2.0, math.nan, math.inf]) == "2.000 (2.000 to 2.000)"
+    assert geometric_text([math.nan]) == geometric_text([]) == "-"
 
 
 def test_a_geometric_interval_covers_as_often_as_it_says():

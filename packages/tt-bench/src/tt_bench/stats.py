@@ -20,6 +20,7 @@ __all__ = [
     "final",
     "geometric_interval",
     "geometric_mean",
+    "geometric_text",
     "holm",
     "interval",
     "paired",
@@ -92,6 +93,15 @@ def geometric_interval(
     means = logs[rng.integers(0, len(logs), (draws, len(logs)))].mean(axis=1)
     low, high = np.exp(np.quantile(means, [(1 - level) / 2, (1 + level) / 2]))
     return geometric_mean(ratios), float(low), float(high)
+
+
+def geometric_text(ratios: Sequence[float]) -> str:
+    """`geometric_interval` as tables show it, 95 % in brackets; NaN are left out, and of nothing it is a dash."""
+    known = [r for r in ratios if math.isfinite(r)]
+    if not known:
+        return "-"
+    mid, low, high = geometric_interval(known, np.random.default_rng(0))
+    return f"{mid:.3f} ({low:.3f} to {high:.3f})"
 
 
 @dataclass(frozen=True)
