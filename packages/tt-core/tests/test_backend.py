@@ -162,7 +162,7 @@ def test_a_program_that_was_realised_is_not_made_again(backend, task):
 def test_a_row_whose_candidate_is_held_is_not_built_again(backend, task, monkeypatch):
     built = []
     compiled = module._Workload.compile
-    monkeypatch.setattr(module._Workload, "compile", lambda work, mod: (built.append(mod), compiled(work, mod))[1])
+    monkeypatch.setattr(module._Workload, "compile", lambda work, *of: (built.append(of), compiled(work, *of))[1])
     held = backend.build(task, RIGHT)
     assert len(built) == 2, "the program, and the untuned one that its check asks for"
     assert backend.check(task, RIGHT) is None and len(backend.race(task, RIGHT[None], 2, 0.1, True)) == 2

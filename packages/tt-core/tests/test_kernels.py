@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 
 import numpy as np
@@ -47,19 +48,29 @@ def runs(root):
 
 def code(executable):
     """Its modules with machine code but for that of the CPU's check, which is for the oldest CPU."""
-    about = [m["_get_target_string"]() for m in kernels.compiled(executable.mod)]
-    return [t for t in about if '"x86-64"' not in t]
+    return [m for m in kernels.compiled(executable.mod) if '"x86-64"' not in m["_get_target_string"]()]
 
 
-@pytest.mark.parametrize(("threads", "modules"), [(1, 1), (2, 2), (3, 3)])
-def test_as_many_modules_as_threads(lowered, tmp_path, monkeypatch, threads, modules):
+@pytest.mark.parametrize(("threads", "modules"), [(1, 1), (2, 2), (3, 2)])
+def test_modules_for_threads_with_four_operators_each(lowered, tmp_path, monkeypatch, threads, modules):
     monkeypatch.setattr(kernels, "threads", lambda: threads)
     made = library.compile_library(lowered, {}, with_space())
-    assert len(code(made)) == modules
+    assert len(code(made)) == 1 + modules, "what flushes denormals is apart"
     runs(made)
     library.write(made, tmp_path / "m.so", {})
     runs(tvm.runtime.load_module(str(tmp_path / "m.so")))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["m.so", "m.so.json"]
+
+
+def test_a_tuned_operator_has_all_of_llvm_and_an_untuned_one_less(lowered, monkeypatch):
+    monkeypatch.setattr(kernels, "threads", lambda: 1)
+    task = lowered.tasks[0]
+    row = next(iter(task.space.sample(1, np.random.default_rng(0))))
+    for rows, tuned in (({}, []), ({task.key: row}, lowered.functions[task.key])):
+        made = library.compile_library(lowered, rows, with_space())
+        of_level = {'"opt-level":2' in m["_get_target_string"](): m.inspect_source("ll") for m in code(made)}
+        for name in (name for names in lowered.functions.values() for name in names):
+            assert re.search(rf"^define .*@__tvm_ffi_{name}\(", of_level[name not in tuned], re.M), name
 
 
 def test_what_another_thread_cannot_compile_is_told(lowered, monkeypatch):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tvm
 from tt_core.compiler.quick import depths, quick
-from tt_core.compiler.reference import BIG_WEIGHT, DRAWS, FIRST, MORE, Reference, drawn, fault
+from tt_core.compiler.reference import BIG_WEIGHT, DRAWS, FIRST, MORE, Recent, Reference, drawn, fault
 from tvm import te
 
 N = 64
@@ -195,3 +195,27 @@ def test_the_depth_of_sums_is_counted_by_their_dtype():
 
 def test_a_light_program_is_quick_enough():
     assert quick(tvm.IRModule({"main": product()})) is None
+
+
+def test_of_many_references_those_used_last_keep_their_draws():
+    refs = [reference(product(), right) for _ in range(3)]
+    first = [d.want[0] for d in refs[0].draws()]
+    of_one = refs[0].nbytes
+    assert of_one == 3 * 2 * first[0].nbytes + sum(
+        a.numpy().nbytes for d in refs[0].draws() for a in d.inputs if a not in refs[0].base
+    )
+    recent = Recent(most=2 * of_one)
+    for ref in (*refs[:2], refs[0], refs[2]):
+        ref.draws()
+        recent.used(ref)
+    assert [ref.nbytes for ref in refs] == [of_one, 0, of_one]
+    assert refs[1].doubts == []
+    for again, known in zip(refs[1].draws(), first, strict=True):
+        np.testing.assert_array_equal(again.want[0], known)
+
+
+def test_one_reference_keeps_its_draws_whatever_they_take():
+    ref = reference(product(), right)
+    ref.draws()
+    Recent(most=1).used(ref)
+    assert ref.nbytes > 1

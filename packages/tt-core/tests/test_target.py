@@ -145,3 +145,13 @@ def test_a_device_that_is_no_cpu_has_its_model_and_driver(monkeypatch, tmp_path)
     assert "GPU of a kind/driver 570.1/" in device_fingerprint(cuda)
     cpu = resolve({"kind": "llvm", "num-cores": 1})
     assert "GPU" not in device_fingerprint(cpu)
+
+
+@pytest.mark.parametrize(("given", "level"), [({}, 2), ({"opt-level": 3}, 2), ({"opt-level": 1}, 1)])
+def test_untuned_programs_are_optimised_less_unless_the_target_says_so_itself(given, level):
+    config = {"kind": "llvm", "mcpu": "znver4", "num-cores": 2, **given}
+    assert targets.unhurried(resolve(config)).attrs["opt-level"] == level
+
+
+def test_a_target_without_llvm_has_no_level():
+    assert str(targets.unhurried(resolve("c"))) == str(resolve("c"))

@@ -17,6 +17,7 @@ denormals. Where the reference tells nothing, being infinite, the same everywher
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -28,7 +29,7 @@ from tt_core.compiler.arrays import compare, is_float, nudged, random_array
 from tt_core.compiler.primfunc import floats, outputs, parameter_bound, rounds
 from tt_core.compiler.quick import depths
 
-__all__ = ["EPS", "Draw", "Reference", "apart", "doubt", "drawn", "fault", "rounding", "variants"]
+__all__ = ["EPS", "Draw", "Recent", "Reference", "apart", "doubt", "drawn", "fault", "rounding", "variants"]
 
 EPS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 """Distance from 1 to the next number."""
@@ -70,6 +71,7 @@ class Draw:
         want: Its outputs.
         allowed: How far each element may be off: arrays of the outputs' shapes.
         doubt: Why these outputs tell nothing, if they do not.
+        nbytes: Memory of its own, in bytes.
     """
 
     name: str
@@ -78,6 +80,7 @@ class Draw:
     allowed: list[np.ndarray]
     doubt: str | None = None
     nudges: int = field(default=0, repr=False)
+    nbytes: int = field(default=0, repr=False)
 
 
 class Reference:
@@ -99,12 +102,14 @@ class Reference:
     ) -> None:
         self.func, self.base, self.run, self.place = func, base, run, place
         self.rounds = rounds(func)
+        self._doubts: list[str] | None = None
         self._draws: list[Draw] = []
 
     def draws(self) -> list[Draw]:
         """The three draws; made when first asked for."""
         if not self._draws:
             self._draws = [self._draw(i) for i in range(len(DRAWS))]
+            self._doubts = [f"{d.name}: {d.doubt}" for d in self._draws if d.doubt]
         return self._draws
 
     def fault(self, draw: Draw, got: Sequence[np.ndarray]) -> str | None:
@@ -118,7 +123,18 @@ class Reference:
     @property
     def doubts(self) -> list[str]:
         """Draws that tell nothing, and why."""
-        return [f"{d.name}: {d.doubt}" for d in self.draws() if d.doubt]
+        if self._doubts is None:
+            self.draws()
+        return self._doubts or []
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the draws, in bytes, without inputs that all of them share."""
+        return sum(d.nbytes for d in self._draws)
+
+    def forget(self) -> None:
+        """Let go of the draws; the same ones are made when asked for again."""
+        self._draws = []
 
     def _fault(self, draw: Draw, got: Sequence[np.ndarray]) -> str | None:
         for i, (a, b, allowed) in enumerate(zip(got, draw.want, draw.allowed, strict=True)):
@@ -139,6 +155,8 @@ class Reference:
             placed = [p if a is b else self.place(a) for p, a, b in zip(self.base, inputs, base, strict=True)]
             want = self.run(inputs)
             draw = Draw(name, placed, want, [np.zeros(w.shape, np.float32) for w in want])
+            draw.nbytes = sum(a.nbytes for a, b in zip(inputs, base, strict=True) if a is not b)
+            draw.nbytes += sum(2 * w.nbytes for w in want)
             self._nudge(draw, FIRST)
             draw.doubt = next((d for w, a in zip(want, draw.allowed, strict=True) if (d := doubt(w, a))), None)
             if draw.doubt is None:
@@ -166,6 +184,25 @@ class Reference:
         coarsest = max((EPS.get(d, EPS["float32"]) for d in floats(self.func)), default=0.0)
         sums = [EPS[d] * math.sqrt(n) for d, n in depths(self.func).items() if d in EPS]
         return min(COARSE, NUDGE * max([coarsest, *sums]))
+
+
+class Recent:
+    """Makes references forget their draws but those that were used last, for a process with many tasks.
+
+    Args:
+        most: Memory of all draws together, in bytes. (default: 512 MB)
+    """
+
+    def __init__(self, most: int = 512 << 20) -> None:
+        self.most = most
+        self._references: OrderedDict[int, Reference] = OrderedDict()
+
+    def used(self, reference: Reference) -> None:
+        """Say that a reference was used now."""
+        self._references[id(reference)] = reference
+        self._references.move_to_end(id(reference))
+        while len(self._references) > 1 and sum(r.nbytes for r in self._references.values()) > self.most:
+            self._references.popitem(last=False)[1].forget()
 
 
 def drawn(func: tvm.tirx.PrimFunc) -> list[np.ndarray]:

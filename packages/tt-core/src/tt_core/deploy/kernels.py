@@ -6,23 +6,24 @@ text detector of 78 operators takes two threads about half of the 9.7 s that it 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import tvm
 from tvm import relax
 
-from tt_core.compiler.target import cores, options
+from tt_core.compiler.target import cores, options, unhurried
 
 if TYPE_CHECKING:
     from tvm.target import Target
 
-__all__ = ["apart", "compiled", "compiling", "packed", "write"]
+__all__ = ["Part", "apart", "compiled", "compiling", "packed", "write"]
 
 MOST = 4
-"""Threads, and object files of a library beside that of its constants."""
+"""Threads; a library has up to twice as many object files, and that of its constants."""
 
 FEW = 4
 """Operators that are not worth a thread of their own."""
@@ -33,35 +34,56 @@ def threads() -> int:
     return max(1, min(MOST, cores()))
 
 
-def apart(mod: tvm.IRModule) -> tuple[tvm.IRModule, list[tvm.IRModule]]:
-    """A module with its share of the PrimFuncs, the others being called by name, and as many modules of those as other
-    threads compile at once.
+@dataclass(frozen=True)
+class Part:
+    """Operators that are compiled as one module, and for which target."""
+
+    mod: tvm.IRModule
+    target: Target
+
+
+def apart(mod: tvm.IRModule, target: Target, untuned: Collection[str]) -> tuple[Part, list[Part]]:
+    """A module with its share of the PrimFuncs, the others being called by name, and modules of those. Tuned ones and
+    others that are no task are apart from untuned ones, for which LLVM takes less time (`unhurried`).
 
     Args:
         mod: After the passes of Relax, with `global_symbol`s.
+        untuned: Names of the untuned PrimFuncs.
     """
     kernels = [(v, f) for v, f in mod.functions_items() if isinstance(f, tvm.tirx.PrimFunc)]
-    count = max(1, min(threads(), len(kernels) // FEW))
-    mine, *others = (dict(kernels[i::count]) for i in range(count))
-    if not others:
-        return mod, []
-    rewriter = _ByName(mod, {v: str(f.attrs["global_symbol"]) for part in others for v, f in part.items()})
+    plain = [(v, f) for v, f in kernels if v.name_hint in untuned]
+    tuned = [(v, f) for v, f in kernels if v.name_hint not in untuned]
+    shares = [(part, target) for part in _shared(tuned)] + [(part, unhurried(target)) for part in _shared(plain)]
+    if not shares:
+        return Part(mod, target), []
+    (mine, first), *others = shares
+    rewriter = _ByName(mod, {v: str(f.attrs["global_symbol"]) for part, _ in others for v, f in part.items()})
     for var, func in mod.functions_items():
         if isinstance(func, relax.Function):
             rewriter.builder_.update_func(var, rewriter.visit_expr(func))
     called = {v: f for v, f in rewriter.builder_.get().functions_items() if not isinstance(f, tvm.tirx.PrimFunc)}
-    return tvm.IRModule({**called, **mine}, attrs=mod.attrs), [tvm.IRModule(part, attrs=mod.attrs) for part in others]
+    rest = [Part(tvm.IRModule(part, attrs=mod.attrs), its) for part, its in others]
+    return Part(tvm.IRModule({**called, **mine}, attrs=mod.attrs), first), rest
+
+
+def _shared(kernels: list[tuple[Any, Any]]) -> list[dict[Any, Any]]:
+    """As many parts of equal size as threads compile at once; none of nothing."""
+    count = min(threads(), max(1, len(kernels) // FEW)) if kernels else 0
+    return [dict(kernels[i::count]) for i in range(count)]
 
 
 @contextmanager
-def compiling(parts: Sequence[tvm.IRModule], target: Target) -> Iterator[list[Future[tvm.runtime.Module]]]:
-    """Compile each part in a thread of its own meanwhile; a result raises what TVM raised."""
+def compiling(parts: Sequence[Part]) -> Iterator[list[Future[tvm.runtime.Module]]]:
+    """Compile the parts in threads meanwhile; a result raises what TVM raised."""
 
-    def compile_(part: tvm.IRModule) -> tvm.runtime.Module:
-        with target, tvm.transform.PassContext(opt_level=3, config=options(target)):  # both are a thread's own
-            return tvm.tirx.build(part, target=target)
+    def compile_(part: Part) -> tvm.runtime.Module:
+        with (
+            part.target,
+            tvm.transform.PassContext(opt_level=3, config=options(part.target)),
+        ):  # both are a thread's own
+            return tvm.tirx.build(part.mod, target=part.target)
 
-    with ThreadPoolExecutor(max(1, len(parts))) as pool:
+    with ThreadPoolExecutor(threads()) as pool:
         yield [pool.submit(compile_, part) for part in parts]
 
 

@@ -64,6 +64,7 @@ def compile_library(
             else:
                 repacked[name] = tuned, how
     mod = series.joined(repack_constants(mod, repacked))
+    untuned = {name for key, names in lowered.functions.items() if key not in rows for name in names}
     check = checker(lowered.target)
     mod = with_entrance(mod, lowered.target, check is not None)
     t = relax.transform
@@ -76,9 +77,9 @@ def compile_library(
     ]
     with lowered.target, tvm.transform.PassContext(opt_level=3, config=options(lowered.target)):
         try:
-            mod, parts = kernels.apart(tvm.transform.Sequential(passes)(mod))
-            with kernels.compiling(parts, lowered.target) as others:
-                built = relax.build(mod, lowered.target, relax_pipeline=None)
+            mine, parts = kernels.apart(tvm.transform.Sequential(passes)(mod), lowered.target, untuned)
+            with kernels.compiling(parts) as others:
+                built = relax.build(mine.mod, mine.target, relax_pipeline=None)
                 for other in others:
                     built.mod.import_module(other.result())
         except Exception as e:  # TVM raises several types
