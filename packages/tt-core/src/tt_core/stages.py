@@ -17,6 +17,10 @@ RACE_S = 0.18
 """Re-timing one operator's finalists: ten rounds, a check, and now and then a build. The heaviest come first, and take
 most of it."""
 
+MOST_RETIME, CHECK_S = 0.1, 0.06
+"""Share of the minutes that re-timing may have where operators are many, and what checking each of them takes at least.
+The lightest are not raced then."""
+
 COLD_S = 0.5
 """Re-timing the best of each form with weights from memory, for an operator that has several; most are not heavy."""
 
@@ -70,6 +74,7 @@ class Ending:
         size: int = 0,
         past: Sequence[float] = (),
         several: int = 0,
+        minutes: float = math.inf,
     ) -> Ending:
         """The end of a run with so many operators.
 
@@ -80,9 +85,11 @@ class Ending:
             past: What the ends of earlier runs of this model took; the longest counts instead of the estimate, if it
                 is more than half of that: an end that ran out of time says little.
             several: Operators whose programs take weights from memory in several forms.
+            minutes: Of the whole run.
         """
+        retime_s = min(RACE_S * operators + COLD_S * several, max(60 * MOST_RETIME * minutes, CHECK_S * operators))
         compile_s = AGAIN * untuned_s + APPLY_S * operators + WEIGHT_S * size
-        parts = RACE_S * operators + COLD_S * several, compile_s, MODELS_S + RUNS * flops / UNTUNED_FLOPS
+        parts = retime_s, compile_s, MODELS_S + RUNS * flops / UNTUNED_FLOPS
         scales = [s / sum(parts) for s in past if s <= MOST_OF_PAST * sum(parts)]
         scale = max(*scales, LEAST_OF_PAST) if scales else 1.0
         return cls(*(scale * p for p in parts))

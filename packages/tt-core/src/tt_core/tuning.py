@@ -138,7 +138,7 @@ def _open(request: Request, plugins: Plugins, stages: Stages, stack: ExitStack, 
         )
         others = _restored(ready.left_out, past.known)
         ends = past_endings(store, ready.model.name, past.device, past.last)
-        ending = Ending() if untuned is None else _ending(ready, untuned, ends)
+        ending = Ending() if untuned is None else _ending(ready, untuned, ends, stages)
         made = dataclasses.replace(made, stoppers=[*made.stoppers, *request.budget(plugins, stages.apart_s(ending))])
     said += past.remarks
     kept = request, ready, store, measurer, stages, about, made, others, untuned, ending, plugins, said, service
@@ -183,14 +183,15 @@ def _untuned(request: Request, ready: Prepared, plugins: Plugins, stages: Stages
     return _Untuned(path, stages.spent_s - began)
 
 
-def _ending(ready: Prepared, untuned: _Untuned, past: Sequence[float]) -> Ending:
+def _ending(ready: Prepared, untuned: _Untuned, past: Sequence[float], stages: Stages) -> Ending:
     """What the end of the run is expected to take, after what earlier ones took."""
     from tt_core.deploy.finalists import Network
 
     tasks, network = ready.lowered.tasks, Network.of(ready.lowered, untuned.size)
     several = sum(network.several(t) for t in tasks) if network.cold else 0
     flops = sum(t.weight * t.flops for t in tasks)
-    return Ending.of(len(tasks), untuned.seconds, flops, untuned.size, past, several)
+    minutes = math.inf if stages.minutes is None else stages.minutes
+    return Ending.of(len(tasks), untuned.seconds, flops, untuned.size, past, several, minutes)
 
 
 def _begin(store: Store, recipe: Recipe, ready: Prepared, request: Request, device: str) -> JsonObject:
