@@ -70,8 +70,7 @@ def _one(path: Path, batch: int, rows: int) -> tuple[float, float] | None:
 
 def _again(backend: TvmBackend) -> TvmBackend:
     """The backend without the schedules that it keeps."""
-    for work in backend._open.values():
-        work._schedules.clear()
+    backend._shared.schedules.clear()
     return backend
 
 

@@ -24,11 +24,13 @@ FIRST: dict[str, tuple[str, ...]] = {
     "weights=none": ("draft.weights=none",),
     "shipped weights": (),
     "per-second": ("sampler=per-second",),
+    "racing": ("evaluator=racing", "evaluator.inner=fixed"),
     "network": ("surrogate=atformer", "surrogate.weights=shipped"),
     "network and plain draft": ("surrogate=atformer", "surrogate.weights=shipped", "draft.weights=none"),
 }
-"""Recipe `tt` as it searches without what it learned beforehand, as it is, by gain per second, and with the
-shipped network as its surrogate, beside the draft that learned and beside one that did not."""
+"""Recipe `tt` as it searches without what it learned beforehand, as it is, by gain per second, with timings that end
+where a candidate is worse than the incumbent, and with the shipped network as its surrogate, beside the draft that
+learned and beside one that did not."""
 
 RECIPES = ("tt", "ansor", "atformer", "autotvm", "adatune", "chameleon", "dynatune", "adaptive-workflow", "random")
 WHOLE: dict[str, dict[str, int]] = {

@@ -18,7 +18,6 @@ from tt_core.compiler import lower
 from tt_core.compiler.arrays import compare, random_array
 from tt_core.compiler.backend import TvmBackend, TvmCandidate
 from tt_core.compiler.runtime import Timed
-from tt_core.compiler.seat import Seat
 from tt_core_fakes import FakePrograms, with_space
 from tt_spec import Knob, Space, operator_features
 from tvm import te
@@ -184,9 +183,9 @@ def test_races_in_a_row_look_at_the_machines_states_once(backend, task, monkeypa
 
 
 def test_kept_programs_are_bounded(backend, task, monkeypatch):
-    monkeypatch.setattr(TvmBackend, "SCHEDULES", 2)
+    monkeypatch.setattr(module, "SCHEDULES", 2)
     backend.realise(task, np.stack([RIGHT, WRONG, LAZY]))
-    assert len(backend._open[task.key]._schedules) == 2
+    assert len(backend._shared.schedules) == 2
 
 
 def test_opening_twice_keeps_the_workload(backend, task):
@@ -216,7 +215,7 @@ def halves(wrong: bool) -> tvm.IRModule:
 @pytest.mark.parametrize("wrong", [False, True])
 def test_every_output_of_a_program_is_checked(wrong):
     cpu = target.resolve({"kind": "llvm", "num-cores": 1})
-    work = module._Workload(halves(False), cpu, None, Seat())
+    work = module._Workload(halves(False), cpu, None, module._Shared())
     why = TvmCandidate(work, work.compile(halves(wrong)), 0.0).check()
     assert (why is not None and "output 0" in why and "1.00e-02" in why) if wrong else why is None
 
@@ -242,7 +241,7 @@ def test_what_a_check_could_not_tell_is_said_after_it(backend, task, monkeypatch
     x = te.placeholder((4, 8), name="x")
     same = te.compute((4, 8), lambda i, j: x[i, j] * 0.0 + 1.0, name="same")
     mod = tvm.IRModule({"main": te.create_prim_func([x, same]).with_attr("global_symbol", "main")})
-    work = module._Workload(mod, target.resolve({"kind": "llvm", "num-cores": 1}), None, Seat())
+    work = module._Workload(mod, target.resolve({"kind": "llvm", "num-cores": 1}), None, module._Shared())
     assert TvmCandidate(work, work.untuned(), 0.0).check() is None
     assert len(work.doubts()) == 3 and all("the same everywhere" in text for text in work.doubts())
 
@@ -399,7 +398,7 @@ def test_a_program_that_computes_most_of_it_again_and_again_is_not_built(many):
         def apply(self, row):
             return tvm.s_tir.Schedule(mods[int(row[0])])
 
-    work = module._Workload(mods[0], target.resolve("native"), Sketches(), Seat())
+    work = module._Workload(mods[0], target.resolve("native"), Sketches(), module._Shared())
     assert work.schedule(np.array([0])).mod is not None
     if many == 2**12:
         assert work.schedule(np.array([1])).mod is not None

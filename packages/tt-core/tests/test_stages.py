@@ -7,7 +7,9 @@ import math
 import pytest
 from tt_core.stages import (
     APPLY_S,
+    CHECK_S,
     MODELS_S,
+    MOST_RETIME,
     RACE_S,
     RUNS,
     UNTUNED_FLOPS,
@@ -30,6 +32,12 @@ def test_the_end_of_a_run_by_hand():
     heavy = Ending.of(10, 8.0, flops=3 * UNTUNED_FLOPS, size=10**8)
     assert heavy.models_s == pytest.approx(MODELS_S + 3 * RUNS), "a slow model is run a few times, untuned"
     assert heavy.compile_s == pytest.approx(ending.compile_s + 1e8 * WEIGHT_S)
+
+
+def test_re_timing_many_operators_takes_a_share_of_the_minutes_or_what_checking_them_takes():
+    assert Ending.of(100, 8.0, minutes=2).retime_s == pytest.approx(MOST_RETIME * 120)
+    assert Ending.of(100, 8.0, minutes=0.5).retime_s == pytest.approx(100 * CHECK_S)
+    assert Ending.of(10, 8.0, minutes=2).retime_s == pytest.approx(10 * RACE_S)
 
 
 def test_earlier_runs_say_how_long_it_takes():

@@ -17,7 +17,7 @@ RACE_S = 0.18
 """Re-timing one operator's finalists: ten rounds, a check, and now and then a build. The heaviest come first, and take
 most of it."""
 
-MOST_RETIME, CHECK_S = 0.1, 0.06
+MOST_RETIME, CHECK_S = 0.2, 0.06
 """Share of the minutes that re-timing may have where operators are many, and what checking each of them takes at least.
 The lightest are not raced then."""
 

@@ -9,6 +9,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import cycle, islice, repeat
 from typing import TYPE_CHECKING, Protocol
@@ -64,6 +65,9 @@ EXCESS, FEW_OPERATIONS = 32.0, 2e8
 """How many times the operator's arithmetic a program may do, and how much it may do whatever the operator is: a
 millisecond's worth. A sketch may compute a row's sum again for each of its elements, and take 20 s instead of 1 ms."""
 
+SCHEDULES = 4096
+"""Schedules that a process keeps, those made last; one takes 60 kB."""
+
 MOST_COLD = 128 << 20
 """Bytes of copies of a constant that a program in a race may have: more than a core's share of most caches."""
 
@@ -78,12 +82,11 @@ class TvmBackend:
     somebody still holds is not built again.
     """
 
-    SCHEDULES = 512
-
     def __init__(self) -> None:
         self._open: dict[str, _Workload] = {}
         self._plugins: Plugins | None = None
-        self._seat, self._recent = Seat(), Recent()
+        self._shared = _Shared()
+        self._seat = self._shared.seat
         self._state = -math.inf, math.inf
 
     def prestart(self) -> None:
@@ -111,7 +114,7 @@ class TvmBackend:
                 f"task {task.name}: this process derives space {programs.space.key}, the task was made with"
                 f" {task.space.key}; both must run the same version of tt-space and TVM"
             )
-        self._open[task.key] = _Workload(mod, target, programs, self._seat, self._recent)
+        self._open[task.key] = _Workload(mod, target, programs, self._shared)
         self._open[task.key].payload = task.payload
 
     def realise(self, task: Task, codes: np.ndarray) -> Realised:
@@ -338,7 +341,7 @@ class TvmCandidate:
             got = self._work.outputs(self._call, draw, self._repacked)
             if (wrong := reference.fault(draw, got)) is not None:
                 return wrong
-        self._work.recent.used(reference)
+        self._work.shared.recent.used(reference)
         self._right = True
         return None
 
@@ -350,18 +353,24 @@ def _operations(mod: tvm.IRModule) -> float:
     return 0.0
 
 
+@dataclass
+class _Shared:
+    """What the open tasks of a process share: its seat, and what of them is kept, however many they are."""
+
+    seat: Seat = field(default_factory=Seat)
+    recent: Recent = field(default_factory=Recent)
+    schedules: OrderedDict[tuple[object, bytes], tvm.s_tir.Schedule] = field(default_factory=OrderedDict)
+
+
 class _Workload:
     """An open task: its space and what all its candidates share."""
 
-    def __init__(
-        self, mod: tvm.IRModule, target: Target, programs: Workload, seat: Seat, recent: Recent | None = None
-    ) -> None:
-        self.mod, self.target, self.programs, self.seat = mod, target, programs, seat
-        self.recent = recent or Recent()
+    def __init__(self, mod: tvm.IRModule, target: Target, programs: Workload, shared: _Shared) -> None:
+        self.mod, self.target, self.programs, self.shared = mod, target, programs, shared
         self.about, self._zeros, self.payload = str(target), wanted(target), b""
         self.candidates: WeakValueDictionary[bytes, TvmCandidate] = WeakValueDictionary()
-        self._schedules: OrderedDict[bytes, tvm.s_tir.Schedule] = OrderedDict()
         self._arguments: list[tvm.runtime.Tensor] | None = None
+        self._mine = object()  # which of the process's schedules are its own
         self._repacked: dict[Repacked, tvm.runtime.Tensor] = {}
         self._untuned: tvm.runtime.Module | None = None
         self._quick: tvm.runtime.Module | None = None
@@ -372,19 +381,19 @@ class _Workload:
 
     def zeros(self) -> AbstractContextManager[None]:
         """Denormals are zero meanwhile, as they are in a deployed model, and this thread is where the pool is not."""
-        self.seat.run()
+        self.shared.seat.run()
         return flushed(self.about) if self._zeros else nullcontext()
 
     def schedule(self, row: np.ndarray) -> tvm.s_tir.Schedule:
-        name = token(row)
-        if name not in self._schedules:
+        name = self._mine, token(row)
+        if name not in self.shared.schedules:
             made = self.programs.apply(row)
             done = _operations(made.mod)
             if done > max(EXCESS * self.operations, FEW_OPERATIONS) and self.operations:
                 times = done / self.operations
                 raise ValueError(f"the program does {times:.0f} times the operator's arithmetic")
             self.keep(row, made)
-        return self._schedules[name]
+        return self.shared.schedules[name]
 
     @cached_property
     def operations(self) -> float:
@@ -398,9 +407,9 @@ class _Workload:
         return [None] * len(codes)
 
     def keep(self, row: np.ndarray, schedule: tvm.s_tir.Schedule) -> None:
-        self._schedules[token(row)] = schedule
-        while len(self._schedules) > TvmBackend.SCHEDULES:
-            self._schedules.popitem(last=False)
+        self.shared.schedules[self._mine, token(row)] = schedule
+        while len(self.shared.schedules) > SCHEDULES:
+            self.shared.schedules.popitem(last=False)
 
     def compile(self, mod: tvm.IRModule, target: Target | None = None) -> tvm.runtime.Module:
         try:
