@@ -227,7 +227,7 @@ def test_integers_given_to_a_program_index_what_is_there():
         taken = te.compute((64, 4), lambda i, j: table[ids[i], j], name="taken")  # noqa: B023
         func = te.create_prim_func([table, ids, taken]).with_attr("global_symbol", "main")
         work = module._Workload(
-            tvm.IRModule({"main": func}), target.resolve({"kind": "llvm", "num-cores": 1}), None, Seat()
+            tvm.IRModule({"main": func}), target.resolve({"kind": "llvm", "num-cores": 1}), None, module._Shared()
         )
         table, ids, _ = (a.numpy() for a in work.arguments())
         assert most // 2 <= ids.max() <= most

@@ -35,8 +35,8 @@ def test_the_end_of_a_run_by_hand():
 
 
 def test_re_timing_many_operators_takes_a_share_of_the_minutes_or_what_checking_them_takes():
-    assert Ending.of(100, 8.0, minutes=2).retime_s == pytest.approx(MOST_RETIME * 120)
-    assert Ending.of(100, 8.0, minutes=0.5).retime_s == pytest.approx(100 * CHECK_S)
+    assert Ending.of(100, 8.0, minutes=1).retime_s == pytest.approx(MOST_RETIME * 60)
+    assert Ending.of(100, 8.0, minutes=0.25).retime_s == pytest.approx(100 * CHECK_S)
     assert Ending.of(10, 8.0, minutes=2).retime_s == pytest.approx(10 * RACE_S)
 
 
