@@ -17,6 +17,7 @@ from tt_core.compiler import backend as module
 from tt_core.compiler import lower
 from tt_core.compiler.arrays import compare, random_array
 from tt_core.compiler.backend import TvmBackend, TvmCandidate
+from tt_core.compiler.reference import Recent
 from tt_core.compiler.runtime import Timed
 from tt_core_fakes import FakePrograms, with_space
 from tt_spec import Knob, Space, operator_features
@@ -405,3 +406,9 @@ def test_a_program_that_computes_most_of_it_again_and_again_is_not_built(many):
     else:
         with pytest.raises(ValueError, match="times the operator's arithmetic"):
             work.schedule(np.array([1]))
+
+
+def test_what_a_wrong_program_was_compared_with_counts_as_kept(backend, task):
+    backend._open[task.key]._reference, backend._shared.recent = None, Recent()
+    assert backend.check(task, WRONG) is not None
+    assert list(backend._shared.recent._references) == [backend._open[task.key].reference()]

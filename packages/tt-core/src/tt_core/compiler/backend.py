@@ -86,7 +86,6 @@ class TvmBackend:
         self._open: dict[str, _Workload] = {}
         self._plugins: Plugins | None = None
         self._shared = _Shared()
-        self._seat = self._shared.seat
         self._state = -math.inf, math.inf
 
     def prestart(self) -> None:
@@ -118,7 +117,7 @@ class TvmBackend:
         self._open[task.key].payload = task.payload
 
     def realise(self, task: Task, codes: np.ndarray) -> Realised:
-        self._seat.build()
+        self._shared.seat.build()
         work = self._open[task.key]
         rows, why = np.array(codes, dtype=np.int64), []
         for i, row in enumerate(codes):
@@ -132,7 +131,7 @@ class TvmBackend:
         return Realised(rows, tuple(why))
 
     def features(self, task: Task, codes: np.ndarray) -> tuple[Statements, np.ndarray]:
-        self._seat.build()
+        self._shared.seat.build()
         work = self._open[task.key]
         found, schedules = work.interpreted(codes), {}
         for i in [i for i, f in enumerate(found) if f is None]:
@@ -148,7 +147,7 @@ class TvmBackend:
         return concat_statements(parts), np.array([f is not None for f in found], dtype=bool)
 
     def build(self, task: Task, row: np.ndarray) -> TvmCandidate:
-        self._seat.build()
+        self._shared.seat.build()
         work = self._open[task.key]
         if (held := work.candidates.get(token(row))) is not None:
             return held
@@ -167,7 +166,7 @@ class TvmBackend:
 
     def gauge(self, task: Task) -> float | None:
         """Seconds of `tt_core.compiler.peak.probe`, run once now; None for programs that do not run on this CPU."""
-        self._seat.run()
+        self._shared.seat.run()
         tell = self._probe(task)
         return None if tell is None else tell()
 
@@ -223,7 +222,7 @@ class TvmBackend:
         """These runs in windows that count, each with as much time for windows in vain as the race gives it; the runs
         as they are where nothing tells the machine's state. Where no window counts nothing is corrected: how much these
         programs suffer is not known, and all of them take turns."""
-        self._seat.run()
+        self._shared.seat.run()
         tell = self._probe(task)
         if tell is None:
             return runs
@@ -251,7 +250,7 @@ class TvmBackend:
         of a model that takes longer than a round needs no other to warm up, and is the whole first round. Where
         `seconds` are long over, e.g. because others use the machine, `LEAST_ROUNDS` have to do.
         """
-        self._seat.run()
+        self._shared.seat.run()
         began = time.perf_counter()
         runners, share = [Runner(path) for path in paths], seconds / rounds / len(paths)
         tell = runners[0].probe()
@@ -276,14 +275,14 @@ class TvmBackend:
 
     def run_model(self, path: str, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
         """Outputs of a deployed library."""
-        self._seat.run()
+        self._shared.seat.run()
         return Runner(path)(inputs)
 
     def nudge_model(
         self, path: str, inputs: dict[str, np.ndarray], share: float, seeds: Sequence[int]
     ) -> list[list[np.ndarray]]:
         """Its outputs, everything that passes between its operators being nudged."""
-        self._seat.run()
+        self._shared.seat.run()
         runner = Runner(path)
         return [runner.nudged(inputs, share, seed) for seed in seeds]
 
@@ -337,11 +336,12 @@ class TvmCandidate:
         if self._right:
             return None
         reference = self._work.reference()
-        for draw in reference.draws():
+        draws = reference.draws()
+        self._work.shared.recent.used(reference)
+        for draw in draws:
             got = self._work.outputs(self._call, draw, self._repacked)
             if (wrong := reference.fault(draw, got)) is not None:
                 return wrong
-        self._work.shared.recent.used(reference)
         self._right = True
         return None
 

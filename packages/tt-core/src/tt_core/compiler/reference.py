@@ -195,14 +195,14 @@ class Recent:
 
     def __init__(self, most: int = 512 << 20) -> None:
         self.most = most
-        self._references: OrderedDict[int, Reference] = OrderedDict()
+        self._references: OrderedDict[Reference, None] = OrderedDict()
 
     def used(self, reference: Reference) -> None:
         """Say that a reference was used now."""
-        self._references[id(reference)] = reference
-        self._references.move_to_end(id(reference))
-        while len(self._references) > 1 and sum(r.nbytes for r in self._references.values()) > self.most:
-            self._references.popitem(last=False)[1].forget()
+        self._references[reference] = None
+        self._references.move_to_end(reference)
+        while len(self._references) > 1 and sum(r.nbytes for r in self._references) > self.most:
+            self._references.popitem(last=False)[0].forget()
 
 
 def drawn(func: tvm.tirx.PrimFunc) -> list[np.ndarray]:

@@ -162,7 +162,7 @@ def unhurried(target: Target) -> Target:
 
     At level 3 it unrolls loops of constant length that stand in others, whole: five loops over 14x14x992 became 28,000
     instructions, 3 s to compile instead of 0.03, and DenseNet-121 took 54 s to write instead of 8. Such programs run as
-    fast so. A tuned one may need level 3: without it a third of ResNet-18's are 1.3 times as slow.
+    fast so. A tuned one may need level 3: without it a tenth of ResNet-18's take 1.3 times as long.
     """
     from tvm.target import Target
 

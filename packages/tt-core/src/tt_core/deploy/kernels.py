@@ -77,10 +77,8 @@ def compiling(parts: Sequence[Part]) -> Iterator[list[Future[tvm.runtime.Module]
     """Compile the parts in threads meanwhile; a result raises what TVM raised."""
 
     def compile_(part: Part) -> tvm.runtime.Module:
-        with (
-            part.target,
-            tvm.transform.PassContext(opt_level=3, config=options(part.target)),
-        ):  # both are a thread's own
+        context = tvm.transform.PassContext(opt_level=3, config=options(part.target))
+        with part.target, context:  # both are a thread's own
             return tvm.tirx.build(part.mod, target=part.target)
 
     with ThreadPoolExecutor(threads()) as pool:
