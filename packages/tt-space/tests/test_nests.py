@@ -195,6 +195,7 @@ def test_a_products_template_is_as_tvm_extracts_it(rows, columns, seed):
 
 @SLOW
 @example(size=6, channels=3, seed=33554433)  # of its first 16 rows TVM would choose another location each time
+@example(size=4, channels=16, seed=48)  # an index has a fused loop's variable with a factor, and again without one
 @given(size=st.sampled_from([4, 6, 9]), channels=st.sampled_from([3, 16]), seed=st.integers(0, 2**31))
 def test_a_sketchs_rows_are_as_tvm_extracts_them(size, channels, seed):
     def one(builder, x, w):

@@ -270,12 +270,15 @@ def _stride(a: Access, loop: Loop, steps: list[Lane], n: int) -> np.ndarray:
 
 
 def _factor(e: Affine, loop: Loop, n: int) -> np.ndarray:
-    """A variable's coefficient as TVM reads it off the written index: the last factor written after the variable."""
+    """A variable's coefficient as TVM reads it off the written index: the last factor written after the variable.
+
+    Where the variable is written again without a factor, TVM has 2 for it until the next one.
+    """
     seen, multiplied, added, some = (np.zeros(n, bool) for _ in range(4))
     factor = np.zeros(n, dtype=np.int64)
     for (atom, c), active in zip(e.terms, e.active(), strict=True):
         if atom.loop is loop:
-            seen = seen | active
+            seen, factor = seen | active, np.where(active & multiplied, 2, factor)
         times = active & (np.abs(c) != 1) & seen & ~added
         multiplied, factor = multiplied | times, np.where(times, c, factor)
         added = added | (active & some & seen & ~multiplied)
