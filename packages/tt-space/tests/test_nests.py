@@ -7,7 +7,7 @@ import pytest
 import tvm
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
-from tt_space import Both, Sketch, SketchPrograms, StepPrograms, TemplatePrograms
+from tt_space import Both, Sketch, SketchPrograms, StepPrograms, TemplatePrograms, WinogradPrograms
 from tt_space.nests.blocks import read_blocks
 from tt_space.nests.features import COUNTS, features_of
 from tt_space.nests.index import Affine, Atom, Differs, Loop, Uninterpreted, divided, remainder, uniform
@@ -103,16 +103,16 @@ def test_many_programs_at_once_are_each_alone():
     assert len(np.unique(together, axis=0)) == 3
 
 
-def test_a_split_with_a_remainder_is_told_apart():
+def test_a_split_leaves_a_remainder_or_is_told_apart():
     s = NestSchedule(read_blocks(product_of(4, 8, 16)))
-    i, _, k = s.get_loops(product_block(s))
+    i, j, k = s.get_loops(product_block(s))
+    outer, inner = s.split(i, [None, np.array([1, 3, 2])])
+    assert outer.extent.tolist() == [4, 2, 2] and inner.extent.tolist() == [1, 3, 2]
     with pytest.raises(Differs) as e:
-        s.split(i, [None, np.array([1, 3, 2])])
+        s.split(j, [np.array([4, 3, 8]), np.array([4, 4, 2])])
     assert e.value.where.tolist() == [True, False, True]
-    with pytest.raises(Uninterpreted, match="remainder"):
-        s.split(i, [None, np.array([3, 3])])
     with pytest.raises(Uninterpreted, match="not nested directly"):
-        s.fuse(i, k)
+        s.fuse(inner, k)
 
 
 def test_indices_divide_where_the_result_is_affine():
@@ -182,6 +182,15 @@ def test_winograds_rows_are_as_tvm_extracts_them_with_remainders_and_without():
     rows = programs.space.sample(24, np.random.default_rng(1))
     tiles = {(36 if v["outputs"] == 2 else 9) % v["tile"][0] == 0 for v in map(programs.space.decode, rows)}
     assert tiles == {True, False}
+    assert same(programs, rows) == len(rows), programs.interpret.unknown
+
+
+@SLOW
+@given(size=st.sampled_from([8, 12, 14]), channels=st.sampled_from([16, 24]), seed=st.integers(0, 2**31))
+def test_winograds_strips_are_as_tvm_extracts_them(size, channels, seed):
+    mod = lower(convolution, [(1, size, size, channels), (32, channels, 3, 3), (32,)], packed=True)
+    programs = WinogradPrograms(mod, NATIVE)
+    rows = programs.space.canonical(programs.space.sample(12, np.random.default_rng(seed)))
     assert same(programs, rows) == len(rows), programs.interpret.unknown
 
 

@@ -14,7 +14,7 @@ from tvm.s_tir import Schedule
 
 from tt_space.template import Anchor
 
-__all__ = ["convolution", "matrices", "products", "rewritten", "transformed"]
+__all__ = ["convolution", "matrices", "products", "rewritten", "tiles_of", "transformed"]
 
 _POINTS = {2: (0, 1, -1), 4: (0, 1, -1, 2, -2)}
 
@@ -114,12 +114,17 @@ def _tensor(buffer: Any) -> relax.TensorType:
     return relax.TensorType([int(d) for d in buffer.shape], str(buffer.dtype))
 
 
-def products(a: Anchor, m: int, dtype: str) -> tirx.PrimFunc:
-    """The products of `_steps` alone."""
+def tiles_of(a: Anchor, m: int) -> int:
+    """Number of tiles of m x m outputs."""
     n, height, width = a.pixels
-    size, channels, tiles = m + 2, a.reduce[2], n * -(-height // m) * -(-width // m)
-    whole = te.placeholder((size, size, tiles, channels), dtype, name="whole")
-    weight = te.placeholder((size, size, a.blocks, channels, a.lanes), dtype, name="weight")
+    return n * -(-height // m) * -(-width // m)
+
+
+def products(a: Anchor, m: int, tiles: int) -> tirx.PrimFunc:
+    """The products of `_steps` alone, of some tiles."""
+    size, channels = m + 2, a.reduce[2]
+    whole = te.placeholder((size, size, tiles, channels), "float32", name="whole")
+    weight = te.placeholder((size, size, a.blocks, channels, a.lanes), "float32", name="weight")
     return te.create_prim_func([whole, weight, _multiplied(whole, weight)], index_dtype_override="int64")
 
 

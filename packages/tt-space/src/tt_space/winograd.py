@@ -10,6 +10,7 @@ Source: Lavin and Gray (2016), Fast algorithms for convolutional neural networks
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from functools import partial
 from typing import Any
@@ -19,10 +20,10 @@ import tvm
 from tt_spec import Knob, Space
 from tvm.s_tir import Schedule
 
-from tt_space.filtering import convolution, products, rewritten, transformed
+from tt_space.filtering import convolution, products, rewritten, tiles_of, transformed
 from tt_space.machine import threads_of, vector_unit
 from tt_space.nests.interpreter import Interpreter, signature
-from tt_space.nests.parts import PartStructure
+from tt_space.nests.parts import Part, PartStructure
 from tt_space.programs import Features, Programs, Repacked, TemplateRows, copied
 from tt_space.template import Anchor, divisors, find_anchor, pad_apart, pad_within
 
@@ -77,14 +78,18 @@ class _Winograd(TemplateRows):
         self.features = Features(mod, target)
         weight = convolution(mod, anchor).reads[1].source
         self._weight = next(i for i, p in enumerate(mod["main"].params) if p.same_as(weight) or p.name == weight.name)
+        self._steps: dict[int, tvm.IRModule] = {}
         self._variants: dict[tuple[int, Strip | None], tvm.IRModule] = {}
 
     def scheduled(self, knobs: dict[str, Any]) -> Schedule:
         m, strip, tile = self._cut(knobs)
-        if (m, strip) not in self._variants:
+        if m not in self._steps:
             s = copied(rewritten(self.mod, self.anchor, m, self._weight))
             for name in self.anchor.others:
                 s.compute_inline(s.get_sblock(name))
+            self._steps[m] = s.mod
+        if (m, strip) not in self._variants:
+            s = copied(self._steps[m])
             _transform(s, self.anchor, m, strip)
             self._variants[m, strip] = s.mod
         s = copied(self._variants[m, strip])
@@ -111,17 +116,12 @@ class StepPrograms(_Winograd):
         self.interpret = Interpreter(self.space, self._structure, self.exact, signature(mod, self.space))
 
     def _structure(self) -> PartStructure:
-        def multiplied(knobs: dict[str, Any]) -> tvm.IRModule:
-            return tvm.IRModule({"main": products(self.anchor, knobs["outputs"], "float32")})
+        def part(knobs: dict[str, Any]) -> Part:
+            m = knobs["outputs"]
+            mod = tvm.IRModule({"main": products(self.anchor, m, tiles_of(self.anchor, m))})
+            return Part(mod, lambda s, knobs: _multiply(s, self.anchor, knobs["tile"], knobs, True))
 
-        return PartStructure(
-            self.space,
-            self.exact,
-            multiplied,
-            lambda s, knobs: _multiply(s, self.anchor, knobs["tile"], knobs, True),
-            self.features,
-            "outputs",
-        )
+        return PartStructure(self.space, self.exact, part, lambda codes: codes[:, :1])
 
     def _cut(self, knobs: dict[str, Any]) -> tuple[int, Strip | None, Any]:
         return knobs["outputs"], None, knobs["tile"]
@@ -137,6 +137,27 @@ class WinogradPrograms(_Winograd):
     def __init__(self, mod: tvm.IRModule, target: tvm.target.Target) -> None:
         super().__init__(mod, target)
         self.space = _strips(self.anchor, target)
+        self.interpret = Interpreter(self.space, self._structure, self.exact, signature(mod, self.space))
+
+    def _structure(self) -> PartStructure:
+        def part(knobs: dict[str, Any]) -> Part:
+            m, strip, _ = self._cut(knobs)
+            tiles = math.prod(strip)
+            name, mod = f"cut {m}", tvm.IRModule({"main": products(self.anchor, m, tiles)})
+            trips = tiles_of(self.anchor, m) // tiles
+            return Part(mod, lambda s, knobs: _multiply(s, self.anchor, knobs[name][2:], knobs, False), trips)
+
+        return PartStructure(self.space, self.exact, part, self._apart)
+
+    def _apart(self, codes: np.ndarray) -> np.ndarray:
+        """Size of the output tile and strip, of each row `(m, 3)`."""
+        found = np.zeros((len(codes), 3), dtype=np.int64)
+        found[:, 0] = codes[:, 0]
+        for k, knob in enumerate(self.space.knobs):
+            if knob.name.startswith("cut "):
+                mine = codes[:, 0] == (k - 1)
+                found[mine, 1:] = np.asarray(knob.choices)[codes[mine, k], :2]
+        return found
 
     def _cut(self, knobs: dict[str, Any]) -> tuple[int, Strip | None, Any]:
         rows, columns, *tile = knobs[f"cut {knobs['outputs']}"]

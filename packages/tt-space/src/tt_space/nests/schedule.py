@@ -65,18 +65,30 @@ class NestSchedule:
     # -- loops ---------------------------------------------------------------------------------------------------
 
     def split(self, loop: Loop, factors: list[Lane | None], **_: Any) -> list[Loop]:
+        """Loops of these extents, outermost first; of what is None, as many trips as it takes.
+
+        Where a remainder is left, a condition keeps the last trips off, which features do not see.
+        """
         given = product([f for f in factors if f is not None])
-        if not uniform(loop.extent % given == 0):
-            raise Uninterpreted("a split leaves a remainder")
         if all(f is not None for f in factors) and not uniform(given == loop.extent):
             raise Uninterpreted("factors of a split are not all of its extent")
-        extents = [loop.extent // given if f is None else f for f in factors]
+        extents = [-(-loop.extent // given) if f is None else f for f in factors]
         made = [Loop(e) for e in extents]
         index = Affine()
         for i, part in enumerate(made):
             index = index + Affine.of(part) * product(extents[i + 1 :])
         self._replace([loop], made, {id(loop): index})
         return made
+
+    def enclose(self, trips: int) -> Loop:
+        """Put all nests into one loop, whose variable no index has."""
+        loop = Loop(trips, parent=self.top, children=self.top.children)
+        for child in loop.children:
+            child.parent = loop
+        for block in self.blocks():
+            block.above = None if block.above is None else (loop, *block.above)
+        self.top.children = [loop]
+        return loop
 
     def fuse(self, *loops: Loop, **_: Any) -> Loop:
         fused = Loop(product([x.extent for x in loops]))
@@ -269,7 +281,8 @@ class NestSchedule:
 
 
 def region(indices: tuple[Affine, ...], fixed: list[Loop], most: int) -> tuple[Affine, Lane]:
-    """The least index that accesses in all iterations of the other loops touch, and how many; `most` at most."""
+    """The least index that accesses in all iterations of the other loops touch, and how many: `most` at most, since a
+    tile that is larger than its axis is cut."""
     parts = [e.split(fixed) for e in indices]
     base = parts[0][0]
     if any(not p.same(base) for p, _ in parts[1:]):
@@ -278,10 +291,7 @@ def region(indices: tuple[Affine, ...], fixed: list[Loop], most: int) -> tuple[A
     high: Lane = parts[0][0].base + parts[0][1].high()
     for mine, rest in parts[1:]:
         low, high = np.minimum(low, mine.base + rest.low()), np.maximum(high, mine.base + rest.high())
-    extent = high - low + 1
-    if not always(np.asarray(extent) <= most):
-        raise Uninterpreted("an access lies outside its buffer")
-    return Affine(base.terms, low), extent
+    return Affine(base.terms, low), np.minimum(high - low + 1, most)
 
 
 def _rewritten(e: Affine, digits: dict[int, Affine]) -> Affine:
