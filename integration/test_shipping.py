@@ -119,6 +119,27 @@ def test_once_time_is_up_the_best_is_verified_and_not_timed(pipeline, monkeypatc
     assert [m.config for m in told] == [tuple(first)]
 
 
+def test_what_will_race_is_built_beforehand(pipeline):
+    """A measurer that builds side by side is told all finalists; once time is up, those alone that are checked."""
+    task = pipeline.task
+
+    class Builder(Here):
+        def __init__(self, task, **more):
+            super().__init__(task, **more)
+            self.prepared = []
+
+        def prepare(self, wanted):
+            self.prepared.append([(t.key, codes.tolist()) for t, codes in wanted])
+
+    both = [row.tolist() for row, _ in pipeline.top(2)]
+    here = Builder(task)
+    finalists.race([pipeline], here, failed=pytest.fail)
+    assert here.prepared == [[(task.key, both)], []]
+    late = Builder(task)
+    finalists.race([pipeline], late, failed=pytest.fail, enough=lambda: True)
+    assert late.prepared == [[(task.key, both[:1])], []]
+
+
 def test_several_finalists_race_only_where_something_is_at_stake(pipeline, monkeypatch):
     """Of two tasks, one of which takes 99 % of the model's latency."""
     light = dataclasses.replace(pipeline.task, key="light", name="light", weight=0.01)

@@ -543,6 +543,30 @@ def test_expected_rows_of_other_tasks_are_built_by_both_workers_before_anything_
     assert not overlaps(tmp_path / "log")
 
 
+def test_finalists_are_built_by_all_workers_each_task_where_it_will_race(pool, tmp_path):
+    tasks, _ = several(tmp_path, 4)
+    codes = [np.array(oks(2, first=10 * i)) for i in range(4)]
+    list(pool.measure(wild.task(tmp_path / "first"), np.array(oks(2)), Bar()))  # so that both workers have started
+    pool.prepare(list(zip(tasks, codes, strict=True)))
+    builds = [e for e in events(tmp_path / "log") if e["event"] == "build"]
+    whose = [{e["pid"] for e in builds if e["id"] // 10 == i} for i in range(4)]
+    assert len(builds) == 8 and all(len(pids) == 1 for pids in whose), "a task's programs race in one process"
+    assert set.union(*whose) == set(workers_of(pool))
+    assert [{int(pool.check(t, c[1]))} for t, c in zip(tasks, codes, strict=True)] == whose
+    pool.prepare([(tasks[0], codes[0])])
+    assert len(built(tmp_path / "log", 10)) == 10, "what was prepared before is held no more"
+    pool.prepare(())
+    assert not any(p.tokens for p in pool._team.processes), "they may be replaced"
+
+
+def test_a_finalist_that_cannot_be_built_costs_its_neighbours_nothing(pool, tmp_path):
+    tasks, _ = several(tmp_path, 2)
+    bad = np.array([wild.row("build-die", 1, 1), wild.row("build-raise", 1, 2), *oks(1, first=3)])
+    pool.prepare([(tasks[0], bad), (tasks[1], np.array(oks(2, first=10)))])
+    assert {e["id"] for e in events(tmp_path / "log") if e["event"] == "build"} >= {10, 11}
+    assert int(pool.check(tasks[0], bad[2])) in workers_of(pool)
+
+
 def test_workers_go_on_building_while_nobody_looks_after_them(pool, tmp_path):
     task, other = several(tmp_path, 2)[0]
     rows = np.array(oks(4))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +95,7 @@ class WorkerPool:
         self.memory_bytes, self.lock, self.verify, self.chunk = memory_bytes, lock, verify, chunk
         self.path, self.seed, self.grace_s, self.open_timeout_s = path, seed, grace_s, open_timeout_s
         self._team: Team | None = None
+        self._prepared: dict[Process, dict[tuple[str, bytes], int]] = {}
         self._ahead: Ahead | None = None
         self._closed = False
         self._reference = Reference()
@@ -196,6 +197,26 @@ class WorkerPool:
         """The backend's `race`, alone, where most of the programs are still held: see `tt_spec.roles.Races`."""
         return self._call("race", task, (codes, rounds, min_ms, untuned, cold), True, CALL_S, near=codes)
 
+    def prepare(self, wanted: Sequence[tuple[Task, np.ndarray]]) -> None:
+        """See `tt_spec.roles.Prepares`: each task's rows in the worker that holds most of them, all workers at once."""
+        team = self._ready()
+        self._free(team, alone=True)
+        for p, made in self._prepared.items():
+            p.tokens -= set(made.values())
+            if made and not p.lost:
+                p.tell("drop", list(made.values()))
+        self._prepared, limit_s = {p: {} for p in team.processes}, self._builds.limit_s(self.build_timeout_s)
+        for task, codes in wanted:
+            rows = {token(row): row for row in np.ascontiguousarray(codes, dtype=np.int64)}
+            p = max(team.processes, key=lambda p: (self._held(p, task, rows), -p.load))
+            kept, made = p.kept.get(task.key, {}), self._prepared[p]
+            for name, row in rows.items():
+                if name not in kept:
+                    made[task.key, name] = team.submit(p, "build", team.handle(p, task), row, limit_s).number
+            p.tokens |= set(made.values())
+        while team.busy():
+            team.pump()
+
     def check(self, task: Task, row: np.ndarray) -> str | None:
         """The backend's `check`, alone, where the program is held if it is: see `tt_spec.roles.Checks`."""
         limit_s = self.build_timeout_s + self.check_timeout_s
@@ -259,7 +280,12 @@ class WorkerPool:
         team = self._ready()
         first = self._free(team, alone=True)
         rows = {token(row) for row in np.ascontiguousarray(near, dtype=np.int64)}
-        return max([first, *team.idle()], key=lambda p: len(rows & p.kept.get(task.key, {}).keys()))
+        return max([first, *team.idle()], key=lambda p: self._held(p, task, rows))
+
+    def _held(self, p: Process, task: Task, rows: Collection[bytes]) -> int:
+        """How many of a task's rows a worker holds the programs of."""
+        kept, prepared = p.kept.get(task.key, {}), self._prepared.get(p, {})
+        return sum(name in kept or (task.key, name) in prepared for name in rows)
 
     def _called(
         self, process: Process, method: str, task: Task | None, args: tuple, alone: bool, timeout_s: float

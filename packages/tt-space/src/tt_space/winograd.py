@@ -141,9 +141,9 @@ class WinogradPrograms(_Winograd):
 
     def _structure(self) -> PartStructure:
         def part(knobs: dict[str, Any]) -> Part:
-            m, strip, _ = self._cut(knobs)
-            tiles = math.prod(strip)
-            name, mod = f"cut {m}", tvm.IRModule({"main": products(self.anchor, m, tiles)})
+            m, name = knobs["outputs"], f"cut {knobs['outputs']}"
+            tiles = math.prod(knobs[name][:2])
+            mod = tvm.IRModule({"main": products(self.anchor, m, tiles)})
             trips = tiles_of(self.anchor, m) // tiles
             return Part(mod, lambda s, knobs: _multiply(s, self.anchor, knobs[name][2:], knobs, False), trips)
 

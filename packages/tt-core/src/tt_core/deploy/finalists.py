@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from tt_spec import Measurement, Pipeline, Task
 from tt_spec.errors import ProgramError
-from tt_spec.roles import Judges
+from tt_spec.roles import Judges, Prepares
 from tt_spec.shares import heavy, shares
 
 if TYPE_CHECKING:
@@ -22,6 +22,9 @@ ROUNDS, ROUND_MS, LIGHT_MS = 10, 10.0, 2.0
 
 KEEP, WITHIN = 4, 1.1
 """Finalists of a heavy task at most, and how many times the best's seconds one may have taken."""
+
+TOGETHER = 8
+"""Tasks whose finalists are built at once, as far as no worker holds them."""
 
 FALLEN = 8
 """Finalists of a task that may fail before it ships untuned."""
@@ -123,12 +126,37 @@ def race(
     tasks = [p.task for p in pipelines]
     matters = heavy(shares(tasks, [p.best_s for p in pipelines])) if tasks else []
     order = sorted(zip(pipelines, matters, strict=True), key=lambda pm: -_latency_s(pm[0]))
-    for p, many in order:
-        around = network if many and network is not None and network.cold else None
+    network = network if network is not None and network.cold else None
+    for i, (p, many) in enumerate(order):
+        if i % TOGETHER == 0 and isinstance(measurer, Prepares):
+            measurer.prepare(_wanted(order[i : i + TOGETHER], enough(), network))
+        around = network if many else None
         row, seconds[p.task.key] = _winner(p, measurer, failed, many, not enough(), around, say)
         if row is not None:
             rows[p.task.key] = row
+    if isinstance(measurer, Prepares):
+        measurer.prepare(())
     return Winners(rows, seconds)
+
+
+def _wanted(
+    some: Sequence[tuple[Pipeline, bool]], late: bool, network: Network | None
+) -> list[tuple[Task, np.ndarray]]:
+    """The rows that tasks' races and checks will ask for; those of checks alone where it is late."""
+    found = []
+    for p, many in some:
+        near = _near(p, KEEP if many and not late else 1)
+        if near and many and not late and network is not None:
+            known = {tuple(row) for row, _ in near}
+            near += [one for one in _forms(p, near[0], network) if tuple(one[0]) not in known]
+        if near:
+            found.append((p.task, np.stack([row for row, _ in near])))
+    return found
+
+
+def _near(p: Pipeline, most: int) -> list[tuple[np.ndarray, float]]:
+    """A task's finalists with their seconds, the fastest first."""
+    return [(row, s) for row, s in p.top(most) if s <= WITHIN * p.best_s]
 
 
 def _latency_s(p: Pipeline) -> float:
@@ -161,7 +189,7 @@ def _winner(
         p.restore([found])
         failed(found)
 
-    while fallen < FALLEN and (near := [(row, s) for row, s in p.top(keep) if s <= WITHIN * p.best_s]):
+    while fallen < FALLEN and (near := _near(p, keep)):
         row, seconds = near[0]
         if timed:
             raced = _heat(p.task, [row for row, _ in near], ms, measurer, fell)
@@ -206,23 +234,27 @@ def _in_network(
 ) -> tuple[np.ndarray, float]:
     """The best row and its seconds, or the best of another form that is faster with cold weights, with those it takes
     alone. Nothing races with a program that takes the weights as they are: no form has fewer."""
-    forms = {network.form(p.task, best[0]): best}
-    if None in forms:
+    every = rivals = _forms(p, best, network)
+    if len(rivals) == 1:
         return best
-    for row, seconds in p.top(len(p.rows)):
-        if seconds > COLD_WITHIN * p.best_s:
-            break
-        forms.setdefault(network.form(p.task, row), (row, seconds))
-    if len(forms) == 1:
-        return best
-    rivals = list(forms.values())
     try:
         times = measurer.race(p.task, np.stack([row for row, _ in rivals]), ROUNDS, COLD_MS, False, network.constants)
     except ProgramError:
         rivals = [best, *(one for one in rivals[1:] if _sound(p.task, one[0], measurer, fell))]
-        return best if len(rivals) == len(forms) else _in_network(p, best, measurer, network, fell)
+        return best if len(rivals) == len(every) else _in_network(p, best, measurer, network, fell)
     ahead = [i for i in range(1, len(rivals)) if beats(times[i], times[0])]
     return rivals[min(ahead, key=lambda i: float(np.median(times[i])))] if ahead else best
+
+
+def _forms(p: Pipeline, best: tuple[np.ndarray, float], network: Network) -> list[tuple[np.ndarray, float]]:
+    """The best row with its seconds, then the best of each other form; it alone where it takes the weights as they
+    are."""
+    forms = {network.form(p.task, best[0]): best}
+    for row, seconds in p.top(len(p.rows)) if None not in forms else ():
+        if seconds > COLD_WITHIN * p.best_s:
+            break
+        forms.setdefault(network.form(p.task, row), (row, seconds))
+    return list(forms.values())
 
 
 def _sound(task: Task, row: np.ndarray, measurer: Judges, fell: _Fell) -> bool:

@@ -27,6 +27,7 @@ from tt_spec.roles.measuring import (
     MeasurerOptions,
     Measures,
     NudgesModels,
+    Prepares,
     Prestarts,
     ProgramSource,
     Races,
@@ -106,6 +107,7 @@ __all__ = [
     "Place",
     "Playable",
     "Played",
+    "Prepares",
     "Prestarts",
     "Pretrains",
     "ProgramSource",
@@ -183,6 +185,7 @@ PROTOCOLS: dict[str, type] = {
 
 CAPABILITIES: dict[str, tuple[type, ...]] = {
     "measurer": (
+        Prepares,
         Prestarts,
         Expects,
         Begins,

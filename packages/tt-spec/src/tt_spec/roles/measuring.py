@@ -223,6 +223,17 @@ class Retimes(Protocol):
 
 
 @runtime_checkable
+class Prepares(Protocol):
+    """A measurer whose workers can build for `race` and `check` side by side; those two build one after the other what
+    is not held."""
+
+    def prepare(self, wanted: Sequence[tuple[Task, np.ndarray]]) -> None:
+        """Build and hold the programs of these rows `(n, d)`, until the next call: each task's where they will race.
+        What fails is told when it races. Of nothing, hold nothing any more."""
+        ...
+
+
+@runtime_checkable
 class Recalibrates(Protocol):
     """A measurer whose seconds may become those of another state of the machine."""
 
