@@ -23,8 +23,8 @@ ROUNDS, ROUND_MS, LIGHT_MS = 10, 10.0, 2.0
 KEEP, WITHIN = 4, 1.1
 """Finalists of a heavy task at most, and how many times the best's seconds one may have taken."""
 
-TOGETHER = 8
-"""Tasks whose finalists are built at once, as far as no worker holds them."""
+TOGETHER = 4
+"""Tasks whose finalists are built at once, as far as no worker holds them: with more, time would be up before they race."""
 
 FALLEN = 8
 """Finalists of a task that may fail before it ships untuned."""
