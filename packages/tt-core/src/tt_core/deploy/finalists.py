@@ -24,7 +24,8 @@ KEEP, WITHIN = 4, 1.1
 """Finalists of a heavy task at most, and how many times the best's seconds one may have taken."""
 
 TOGETHER = 4
-"""Tasks whose finalists are built at once, as far as no worker holds them: with more, time would be up before they race."""
+"""Tasks whose finalists are built at once, as far as no worker holds them. With more, time might be up before they
+race."""
 
 FALLEN = 8
 """Finalists of a task that may fail before it ships untuned."""
