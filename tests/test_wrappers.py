@@ -72,6 +72,7 @@ def test_a_recorded_tasks_measurer_forwards_what_its_pool_can():
     live.begin(task, row[None], Bar())
     live.trace()
     list(live.retime(task, row[None]))
+    live.prepare([(task, row[None])])
     live.rescaled(task)
     live.race(task, row[None])
     live.check(task, row)
@@ -80,8 +81,8 @@ def test_a_recorded_tasks_measurer_forwards_what_its_pool_can():
     live.run_model("a.so", {})
     live.nudge_model("a.so", {}, 1e-6, (1,))
     live.close()
-    called = ["prestart", "expect", "begin", "trace", "retime", "rescaled", "race", "check", "doubts", "race_models"]
-    called += ["run_model", "nudge_model", "close"]
+    called = ["prestart", "expect", "begin", "trace", "retime", "prepare", "rescaled", "race", "check", "doubts"]
+    called += ["race_models", "run_model", "nudge_model", "close"]
     assert inner.called == called
     assert {c.__name__ for c in capabilities("measurer", live)} == {c.__name__ for c in CAPABILITIES["measurer"]}
 

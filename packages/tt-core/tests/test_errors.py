@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 import tt_spec.errors
@@ -43,6 +45,7 @@ def test_what_fails_by_a_signal_is_no_defect(capsys, monkeypatch):
         tvm_ffi.convert(lambda: signal.raise_signal(signal.SIGTERM))()
 
     monkeypatch.setattr("tt_core.prepared.prepare", prepare)
+    monkeypatch.setattr("sys.unraisablehook", sys.unraisablehook)
     heard = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     listen()
     try:
@@ -55,6 +58,27 @@ def test_what_fails_by_a_signal_is_no_defect(capsys, monkeypatch):
     assert not capsys.readouterr().err
     monkeypatch.undo()
     assert run(["tasks", "op:no-such"]) == 3, "what fails later fails by itself"
+
+
+def test_a_signal_where_nothing_can_be_broken_off_comes_again():
+    """Importing ends a module's lock in the callback of a weak reference, and Python drops what is raised there."""
+    program = """
+import signal, time, weakref
+from tt_core.interrupt import Interrupt, interruptions, listen
+
+class Lock: pass
+
+listen()
+lock = Lock()
+held = weakref.ref(lock, lambda _: signal.raise_signal(signal.SIGTERM))
+try:
+    del lock
+    time.sleep(60)
+except Interrupt:
+    print(interruptions())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    assert (done.stdout, done.stderr) == ("1\n", "")
 
 
 def test_a_full_disk_is_no_defect_wherever_it_is_met():

@@ -26,7 +26,19 @@ from tt_spec import (
     WallClock,
     token,
 )
-from tt_spec.roles import Begins, Doubts, Expects, Host, Listener, Prestarts, Recalibrates, Retimes, Traces, Work
+from tt_spec.roles import (
+    Begins,
+    Doubts,
+    Expects,
+    Host,
+    Listener,
+    Prepares,
+    Prestarts,
+    Recalibrates,
+    Retimes,
+    Traces,
+    Work,
+)
 
 from tt_bench.errors import BenchError
 from tt_bench.fitted import Fitted
@@ -285,6 +297,11 @@ class Live:
         own = {tuple(w): tuple(r) for w, r in zip(whole.tolist(), np.asarray(codes).tolist(), strict=True)}
         for m in self.pool.retime(part.whole, whole):
             yield dataclasses.replace(m, config=own[m.config])
+
+    def prepare(self, wanted: Sequence[tuple[Task, np.ndarray]]) -> None:
+        if isinstance(self.pool, Prepares):
+            parts = [(self.recorded[task.key], np.asarray(codes, dtype=np.int64)) for task, codes in wanted]
+            self.pool.prepare([(part.whole, part.widen(codes)) for part, codes in parts])
 
     def rescaled(self, task: Task) -> float:
         return self.pool.rescaled(self.recorded[task.key].whole) if isinstance(self.pool, Recalibrates) else 1.0

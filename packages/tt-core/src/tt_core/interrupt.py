@@ -6,10 +6,13 @@ import atexit
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from types import FrameType
+from typing import Any
 
 __all__ = ["Interrupt", "interruptible", "interruptions", "listen", "unheard"]
 
@@ -42,6 +45,23 @@ def _break_off(number: int) -> None:
     raise Interrupt
 
 
+_lost: list[int] = []
+"""Signals that broke off what nobody can break off, and come again."""
+
+AGAIN_S = 0.01
+"""When they do."""
+
+
+def _unraisable(before: Callable[[Any], object], what: Any) -> None:
+    """Told of what was raised where Python cannot let it go on, as in the callback of a weak reference, of which an
+    import makes one: an interrupt comes again a moment later, and nothing is printed of it."""
+    if not isinstance(what.exc_value, Interrupt):
+        before(what)
+        return
+    _lost.append(_raised.pop())
+    threading.Timer(AGAIN_S, signal.raise_signal, [_lost[-1]]).start()
+
+
 def listen() -> Callable[[], None]:
     """Have each of `SIGNALS` raise `Interrupt`; for the whole command, before it does anything.
 
@@ -51,6 +71,8 @@ def listen() -> Callable[[], None]:
     since: list[float] = []
 
     def on_signal(number: int, frame: FrameType | None) -> None:
+        if _lost:
+            _break_off(_lost.pop())
         if not since:
             since.append(time.monotonic())
             _break_off(number)
@@ -64,6 +86,7 @@ def listen() -> Callable[[], None]:
     numbers = _heeded()
     for n in numbers:
         signal.signal(n, on_signal)
+    sys.unraisablehook = partial(_unraisable, sys.unraisablehook)
     atexit.register(ignore)
     return lambda: since.append(time.monotonic())
 
@@ -95,6 +118,8 @@ def interruptible() -> Iterator[Callable[[], str | None]]:
     terminals = [fd for fd in (1, 2) if _terminal(fd)]
 
     def on_signal(number: int, frame: FrameType | None) -> None:
+        if _lost:
+            _break_off(_lost.pop())
         if number == signal.SIGHUP:
             _silence(terminals)
         pressed.append(time.monotonic())
