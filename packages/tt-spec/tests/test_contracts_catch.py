@@ -109,6 +109,9 @@ class Able(SyntheticMeasurer):
     def retime(self, task, codes):
         yield from self.measure(task, codes, Bar())
 
+    def prepare(self, wanted):
+        pass
+
     def rescaled(self, task):
         return 1.0
 

@@ -18,6 +18,7 @@ from tt_spec.roles import (
     Doubts,
     Expects,
     NudgesModels,
+    Prepares,
     Prestarts,
     Races,
     RacesModels,
@@ -160,6 +161,16 @@ class MeasurerContract:
         assert set(configs) <= first | set(_configs(codes[3:])), f"rows that were asked, got {configs}"
         assert set(configs) & first, "at least the fastest program of the last batch is still held"
         assert list(piece.retime(task, codes[:0])) == [], "no rows, no work"
+
+    def test_builds_for_a_race(self, piece: Any, task: Task) -> None:
+        if Prepares not in capabilities("measurer", piece):
+            return
+        codes = _rows(piece, task, 3)
+        piece.prepare([(task, codes), (task, codes[:1])])
+        assert len(list(piece.measure(task, codes, Bar(cap_s=1.0)))) == 3, "what was prepared is measured as ever"
+        piece.prepare([(task, codes[:0])])
+        piece.prepare(())
+        assert len(list(piece.measure(task, codes, Bar(cap_s=1.0)))) == 3, "and so is what is held no more"
 
     def test_tells_changes_of_its_scale(self, piece: Any, task: Task) -> None:
         if Recalibrates not in capabilities("measurer", piece):
