@@ -49,7 +49,8 @@ def _placed(buffer: Buffer, blocks: list[Block], s: NestSchedule) -> _Placed:
                 paths.append(s.get_loops(b))
     around = _common(paths)
     regions = [
-        region(tuple(dim), around, most) for dim, most in zip(zip(*indices, strict=True), buffer.shape, strict=True)
+        region(tuple(dim), around, most, s.cut)
+        for dim, most in zip(zip(*indices, strict=True), buffer.shape, strict=True)
     ]
     return _Placed(tuple(e for _, e in regions), around, [low for low, _ in regions])
 

@@ -98,6 +98,6 @@ class _Alone:
         if trips is not None:
             s.parallel(s.enclose(trips))
         stores = lowered(s)
-        if trips is not None:
+        if trips is not None:  # what the part stores is its caller's here, and the loop's in the whole program
             stores = [replace(x, alloc_outer=trips) if s.buffers[x.accesses[0].name].param else x for x in stores]
         return features_of(stores, len(codes))

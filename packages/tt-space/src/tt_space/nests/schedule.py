@@ -21,10 +21,14 @@ class NestSchedule:
 
     Args:
         blocks: As `read_blocks` gives them, those that are to be inlined inlined already; they are changed.
+
+    Attributes:
+        cut: Where a split has left a remainder.
     """
 
     def __init__(self, blocks: list[Block]) -> None:
         self.top = Loop(1)
+        self.cut: Lane = False
         self.buffers: dict[str, Buffer] = {}
         for b in blocks:
             self._grow(self.top, len(self.top.children), b, {i: Affine() for i in b.iters}, dict(b.iters))
@@ -72,6 +76,7 @@ class NestSchedule:
         given = product([f for f in factors if f is not None])
         if all(f is not None for f in factors) and not uniform(given == loop.extent):
             raise Uninterpreted("factors of a split are not all of its extent")
+        self.cut = self.cut | (np.asarray(loop.extent) % given != 0)
         extents = [-(-loop.extent // given) if f is None else f for f in factors]
         made = [Loop(e) for e in extents]
         index = Affine()
@@ -222,7 +227,7 @@ class NestSchedule:
         lows, extents = {}, {}
         for name, extent in block.iters.items():
             if name in regions:
-                lows[name], extents[name] = region(regions[name], fixed, extent)
+                lows[name], extents[name] = region(regions[name], fixed, extent, self.cut)
             else:
                 lows[name], extents[name] = Affine(), extent
         before = loop.children[at] if at < len(loop.children) else None
@@ -280,9 +285,9 @@ class NestSchedule:
         self.buffers[name] = buffer
 
 
-def region(indices: tuple[Affine, ...], fixed: list[Loop], most: int) -> tuple[Affine, Lane]:
-    """The least index that accesses in all iterations of the other loops touch, and how many: `most` at most, since a
-    tile that is larger than its axis is cut."""
+def region(indices: tuple[Affine, ...], fixed: list[Loop], most: int, cut: Lane) -> tuple[Affine, Lane]:
+    """The least index that accesses in all iterations of the other loops touch, and how many; `most` at most, where a
+    tile that leaves a remainder is `cut`."""
     parts = [e.split(fixed) for e in indices]
     base = parts[0][0]
     if any(not p.same(base) for p, _ in parts[1:]):
@@ -291,7 +296,10 @@ def region(indices: tuple[Affine, ...], fixed: list[Loop], most: int) -> tuple[A
     high: Lane = parts[0][0].base + parts[0][1].high()
     for mine, rest in parts[1:]:
         low, high = np.minimum(low, mine.base + rest.low()), np.maximum(high, mine.base + rest.high())
-    return Affine(base.terms, low), np.minimum(high - low + 1, most)
+    extent = high - low + 1
+    if not always((np.asarray(extent) <= most) | cut):
+        raise Uninterpreted("an access lies outside its buffer")
+    return Affine(base.terms, low), np.minimum(extent, most)
 
 
 def _rewritten(e: Affine, digits: dict[int, Affine]) -> Affine:

@@ -185,13 +185,13 @@ PROTOCOLS: dict[str, type] = {
 
 CAPABILITIES: dict[str, tuple[type, ...]] = {
     "measurer": (
-        Prepares,
         Prestarts,
         Expects,
         Begins,
         Traces,
         Retimes,
         Recalibrates,
+        Prepares,
         Races,
         Checks,
         Doubts,
