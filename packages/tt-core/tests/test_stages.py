@@ -8,16 +8,18 @@ import pytest
 from tt_core.stages import (
     APPLY_S,
     CHECK_S,
+    LEAST_RACE_S,
     MODELS_S,
+    MOST_RACE_S,
     MOST_RETIME,
     RACE_S,
-    RUNS,
     UNTUNED_FLOPS,
     WEIGHT_S,
     Ending,
     Stages,
     clock_text,
     past_endings,
+    race_s,
     search_s,
 )
 from tt_spec import VirtualClock
@@ -28,9 +30,11 @@ def test_the_end_of_a_run_by_hand():
     ending = Ending.of(10, 8.0)
     assert ending.retime_s == pytest.approx(10 * RACE_S)
     assert ending.compile_s == pytest.approx(0.5 * 8 + 10 * APPLY_S)
-    assert ending.total_s == pytest.approx(10 * RACE_S + 4 + 10 * APPLY_S + MODELS_S)
+    assert ending.total_s == pytest.approx(10 * RACE_S + 4 + 10 * APPLY_S + MODELS_S + MOST_RACE_S)
     heavy = Ending.of(10, 8.0, flops=3 * UNTUNED_FLOPS, size=10**8)
-    assert heavy.models_s == pytest.approx(MODELS_S + 3 * RUNS), "a slow model is run a few times, untuned"
+    assert heavy.models_s - ending.models_s == pytest.approx(3), "timed once; other runs beside 8 s of compiling"
+    heavier = Ending.of(10, 8.0, flops=10 * UNTUNED_FLOPS)
+    assert heavier.models_s - ending.models_s == pytest.approx(10 + 20 - ending.compile_s)
     assert heavy.compile_s == pytest.approx(ending.compile_s + 1e8 * WEIGHT_S)
 
 
@@ -38,6 +42,10 @@ def test_re_timing_many_operators_takes_a_share_of_the_minutes_or_what_checking_
     assert Ending.of(100, 8.0, minutes=1).retime_s == pytest.approx(MOST_RETIME * 60)
     assert Ending.of(100, 8.0, minutes=0.25).retime_s == pytest.approx(100 * CHECK_S)
     assert Ending.of(10, 8.0, minutes=2).retime_s == pytest.approx(10 * RACE_S)
+
+
+def test_the_whole_model_is_timed_for_less_where_the_minutes_are_few():
+    assert [race_s(m) for m in (None, 5, 1, 0.25)] == [MOST_RACE_S, MOST_RACE_S, pytest.approx(3), LEAST_RACE_S]
 
 
 def test_earlier_runs_say_how_long_it_takes():

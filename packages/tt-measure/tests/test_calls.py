@@ -24,9 +24,9 @@ def calls(monkeypatch):
     """A pool whose workers answer calls as told, and what they were asked."""
     made = []
 
-    def make(answer, **options):
-        crew = Crew(monkeypatch, lambda kind, *said: answer(*said))
-        pool = WorkerPool(workers=1, lock=False, **options)
+    def make(answer, workers=1, **options):
+        crew = Crew(monkeypatch, lambda kind, *said: answer(*said), workers)
+        pool = WorkerPool(workers=workers, lock=False, **options)
         pool._team = crew.team
         made.append(crew)
         return pool, crew
@@ -56,6 +56,23 @@ def test_a_call_is_made_once_and_those_that_time_are_alone(calls):
         ("run_model", True),
         ("nudge_model", True),
     ]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_library_runs_beside_its_caller_in_as_many_workers_as_there_are(calls, workers):
+    pool, crew = calls(lambda _, method, *rest: ("call", ("done", [method])), workers=workers)
+    wait = pool.start_model("a.so", {}, 0.5, [3])
+    assert wait() == (["run_model"], ["nudge_model"])
+    asked = {said[2]: said[4] for said in crew.jobs if said[0] == "call"}
+    assert asked == {"run_model": False, "nudge_model": workers == 1}, "not alone: the caller compiles meanwhile"
+    assert crew.kinds() == "cc", "each once"
+
+
+def test_a_library_whose_run_fails_beside_its_caller_is_run_again_alone(calls):
+    answers = {False: ("raised", "it fell"), True: ("done", ["outputs"])}
+    pool, crew = calls(lambda _, method, args, alone, *rest: ("call", answers[alone]), workers=2)
+    assert pool.start_model("a.so", {}, 0.5, [3])() == (["outputs"], ["outputs"])
+    assert crew.kinds() == "cccc"
 
 
 def test_a_call_that_fails_is_not_made_again(calls):

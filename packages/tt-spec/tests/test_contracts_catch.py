@@ -133,6 +133,9 @@ class Able(SyntheticMeasurer):
     def nudge_model(self, path, inputs, share, seeds):
         return [[(a * (1 + share / (1 + seed))).astype(a.dtype) for a in inputs.values()] for seed in seeds]
 
+    def start_model(self, path, inputs, share, seeds):
+        return lambda: (self.run_model(path, inputs), self.nudge_model(path, inputs, share, seeds))
+
 
 class Keeps(MemoryStore):
     """Does everything that a store may."""
@@ -1008,6 +1011,21 @@ CAPABLE = {
     ("measurer", "nudges one"): (
         able(nudge_model=lambda self, path, inputs, share, seeds: [list(inputs.values())]),
         "nudges_a_library",
+    ),
+    ("measurer", "starts no nudged run"): (
+        able(start_model=lambda self, path, inputs, share, seeds: lambda: (list(inputs.values()), [])),
+        "runs_a_library_beside_its_caller",
+    ),
+    ("measurer", "starts another run"): (
+        able(
+            start_model=lambda self, path, inputs, share, seeds: (
+                lambda: (
+                    [2 * a for a in inputs.values()],
+                    self.nudge_model(path, inputs, share, seeds),
+                )
+            )
+        ),
+        "runs_a_library_beside_its_caller",
     ),
     ("measurer", "yields what it expects"): (Hoards, "what_is_expected_is_measured_once"),
     ("measurer", "answers"): (able(expect=lambda self, task, codes: 1), "what_is_expected_is_measured_once"),

@@ -340,5 +340,10 @@ class Live:
     ) -> list[list[np.ndarray]]:
         return self.pool.nudge_model(path, inputs, share, seeds)
 
+    def start_model(
+        self, path: str, inputs: dict[str, np.ndarray], share: float, seeds: Sequence[int]
+    ) -> Callable[[], tuple[list[np.ndarray], list[list[np.ndarray]]]]:
+        return self.pool.start_model(path, inputs, share, seeds)
+
     def close(self) -> None:
         self.pool.close()

@@ -11,7 +11,7 @@ from typing import Any
 from tt_spec import Clock
 from tt_spec.roles import ListsRuns, Store
 
-__all__ = ["Ending", "Stages", "clock_text", "past_endings", "search_s"]
+__all__ = ["LEAST_RACE_S", "Ending", "Stages", "clock_text", "past_endings", "race_s", "search_s"]
 
 RACE_S = 0.18
 """Re-timing one operator's finalists: ten rounds, a check, and now and then a build. The heaviest come first, and take
@@ -27,12 +27,15 @@ COLD_S = 0.5
 APPLY_S = 0.03
 """Applying an operator's winner before the model is compiled; its space is open."""
 
-MODELS_S = 7.0
-"""Loading, timing and running the whole model, and its peer; ending the workers."""
+MOST_RACE_S, LEAST_RACE_S, RACE_SHARE = 6.0, 2.0, 0.05
+"""Seconds for timing the whole model, and their share of the minutes where those are few."""
 
-RUNS, UNTUNED_FLOPS = 3.0, 2e9
-"""How often the untuned model is run for that, and how fast: what TVM makes of convolutions unasked, by one core of a
-server, vectors or not."""
+MODELS_S = 1.0
+"""Loading and running the whole model, and its peer; ending the workers."""
+
+UNTUNED_FLOPS = 2e9
+"""How fast the untuned model runs: what TVM makes of convolutions unasked, by one core of a server, vectors or not. It
+is timed once; while the tuned model is compiled one worker runs it plainly, and another one twice, nudged."""
 
 WEIGHT_S = 4e-8
 """Packing a byte of weights for the tuned programs, and writing it."""
@@ -89,7 +92,8 @@ class Ending:
         """
         retime_s = min(RACE_S * operators + COLD_S * several, max(60 * MOST_RETIME * minutes, CHECK_S * operators))
         compile_s = AGAIN * untuned_s + APPLY_S * operators + WEIGHT_S * size
-        parts = retime_s, compile_s, MODELS_S + RUNS * flops / UNTUNED_FLOPS
+        run_s = flops / UNTUNED_FLOPS
+        parts = retime_s, compile_s, MODELS_S + race_s(minutes) + run_s + max(0.0, 2 * run_s - compile_s)
         scales = [s / sum(parts) for s in past if s <= MOST_OF_PAST * sum(parts)]
         scale = max(*scales, LEAST_OF_PAST) if scales else 1.0
         return cls(*(scale * p for p in parts))
@@ -97,6 +101,11 @@ class Ending:
     @property
     def total_s(self) -> float:
         return self.retime_s + self.compile_s + self.models_s
+
+
+def race_s(minutes: float | None) -> float:
+    """Seconds for timing the whole model in a run of so many minutes; None is without a limit."""
+    return MOST_RACE_S if minutes is None else min(MOST_RACE_S, max(LEAST_RACE_S, 60.0 * RACE_SHARE * minutes))
 
 
 def search_s(minutes: float, before_s: float, ending: Ending) -> float:

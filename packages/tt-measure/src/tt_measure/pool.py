@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import weakref
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -241,6 +241,28 @@ class WorkerPool:
     ) -> list[list[np.ndarray]]:
         """The backend's `nudge_model`, alone: see `tt_spec.roles.NudgesModels`."""
         return self.call("nudge_model", None, path, inputs, share, tuple(seeds), exclusive=True)
+
+    def start_model(
+        self, path: str, inputs: dict[str, np.ndarray], share: float, seeds: Sequence[int]
+    ) -> Callable[[], tuple[list[np.ndarray], list[list[np.ndarray]]]]:
+        """See `tt_spec.roles.StartsModels`: each in a worker of its own; with one worker, nudged runs come later."""
+        team = self._ready()
+        self._free(team, alone=True)
+        asked = {"run_model": (path, inputs), "nudge_model": (path, inputs, share, tuple(seeds))}
+        jobs = {
+            method: team.submit(p, "call", None, method, args, False, CALL_S)
+            for p, (method, args) in zip(team.idle(), asked.items(), strict=False)
+        }
+
+        def outputs(method: str) -> Any:
+            while method in jobs and jobs[method].ending is None:
+                team.pump()
+            ending = jobs[method].ending if method in jobs else None
+            if ending is not None and ending.verdict == "done":
+                return ending.value
+            return self._call(method, None, asked[method], True, CALL_S)
+
+        return lambda: (outputs("run_model"), outputs("nudge_model"))
 
     def call(
         self, method: str, task: Task | None, *args: Any, exclusive: bool = False, timeout_s: float = CALL_S

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from tt_spec import Plugins
 from tt_spec.errors import ProgramError
-from tt_spec.roles import Judges, NudgesModels, RacesModels, RunsModels
+from tt_spec.roles import Judges, RacesModels, RunsModels
 from tt_spec.serial import JsonObject
 
 from tt_core.compiler import denormals
@@ -23,9 +23,10 @@ from tt_core.deploy import library as files
 from tt_core.deploy.finalists import Winners, beats
 from tt_core.deploy.nudging import Nudged, share
 from tt_core.deploy.states import STEPS, following
+from tt_core.deploy.untuned import UntunedRuns
 from tt_core.deploy.verification import Wanted, telling, verify, wanted
 from tt_core.errors import ModelError, VerificationError
-from tt_core.stages import Stages
+from tt_core.stages import LEAST_RACE_S, Stages, race_s
 
 if TYPE_CHECKING:
     from tt_core.models.model import Input
@@ -113,12 +114,13 @@ def ship(shipment: Shipment, winners: Winners, path: Path) -> Shipped:
     stages = shipment.stages
     rng = np.random.default_rng(0)
     inputs = {i.name: random_array(i.shape, i.dtype, rng, i.below) for i in shipment.ready.model.inputs}
+    untuned = UntunedRuns(shipment.untuned, shipment.measurer, inputs, share(shipment.ready.lowered.mod))
     with tempfile.TemporaryDirectory(prefix="tt-") as folder:
         try:
-            chosen = _tuned(shipment, winners, inputs, Path(folder, "tuned.so"))
+            chosen = _tuned(shipment, winners, untuned, Path(folder, "tuned.so"))
         except (ModelError, ProgramError, VerificationError) as e:
             stages.say(f"the tuned model cannot ship, so the model ships untuned: {e}")
-            chosen = _plain(shipment, inputs)
+            chosen = _plain(shipment, untuned)
         sidecar = {**shipment.sidecar(), "latency_before_s": chosen.before_s, "latency_after_s": chosen.after_s}
         sidecar["verified"], sidecar["tasks"] = chosen.verified, _tasks(shipment.ready, chosen.winners)
         with stages.stage("writing"):
@@ -163,66 +165,62 @@ class _Chosen:
     untuned: tuple[str, ...]
 
 
-def _tuned(shipment: Shipment, winners: Winners, inputs: dict[str, np.ndarray], after: Path) -> _Chosen:
+def _tuned(shipment: Shipment, winners: Winners, untuned: UntunedRuns, after: Path) -> _Chosen:
     """The model with the winners, or the untuned one if that is faster."""
-    ready, measurer, stages, before = shipment.ready, shipment.measurer, shipment.stages, shipment.untuned
+    ready, stages, before = shipment.ready, shipment.stages, shipment.untuned
     with stages.stage("compiling", "compiling the model"), quiet():
         library = files.compile_library(ready.lowered, winners.rows, shipment.plugins)
         files.write(library, after, shipment.sidecar())
     with stages.stage("timing", "timing the model before and after"):
-        timed = measurer.race_models([str(before), str(after)], inputs, _models_s(stages))
+        timed = shipment.measurer.race_models([str(before), str(after)], untuned.first, _race_s(stages))
     before_s, after_s = (float(np.median(t)) for t in timed)
     names = winners.untuned(ready.tasks)
     if beats(*timed):
         stages.say("the whole model is faster untuned, so it ships untuned")
         after, after_s, winners = before, before_s, Winners({}, {})
         names = tuple(t.name for t in ready.tasks)
-    return _Chosen(after, winners, before_s, after_s, _verified(shipment, after, inputs), names)
+    return _Chosen(after, winners, before_s, after_s, _verified(shipment, after, untuned), names)
 
 
-def _plain(shipment: Shipment, inputs: dict[str, np.ndarray]) -> _Chosen:
+def _plain(shipment: Shipment, untuned: UntunedRuns) -> _Chosen:
     """The untuned model."""
     before, stages = shipment.untuned, shipment.stages
     with stages.stage("timing", "timing the model untuned"):
-        (timed,) = shipment.measurer.race_models([str(before)], inputs, _models_s(stages))
+        (timed,) = shipment.measurer.race_models([str(before)], untuned.first, _race_s(stages))
     seconds, names = float(np.median(timed)), tuple(t.name for t in shipment.ready.tasks)
-    return _Chosen(before, Winners({}, {}), seconds, seconds, _verified(shipment, before, inputs), names)
+    return _Chosen(before, Winners({}, {}), seconds, seconds, _verified(shipment, before, untuned), names)
 
 
-def _verified(shipment: Shipment, library: Path, inputs: dict[str, np.ndarray]) -> dict[str, str]:
+def _verified(shipment: Shipment, library: Path, untuned: UntunedRuns) -> dict[str, str]:
     """The programs that a library's outputs agree with; of a model with states over `STEPS` steps, in each of which all
     get the states that the library has computed."""
     model, stages, rng, done = shipment.ready.model, shipment.stages, np.random.default_rng(1), 1
-
-    run = partial(shipment.measurer.run_model, str(shipment.untuned))
     tuned = None if library == shipment.untuned else partial(shipment.measurer.run_model, str(library))
     with stages.stage("verifying", "verifying the model"):
-        want = telling(model, inputs, run, stages.say, tuned)
-        got, said = _agrees(shipment, library, want)
+        want = telling(model, untuned.first, untuned.run, stages.say, tuned)
+        got, said = _agrees(shipment, library, want, untuned)
         while done < STEPS and (after := following(model, want.inputs, got, rng)) is not None:
-            done, want = done + 1, wanted(model, after, run(after))
+            done, want = done + 1, wanted(model, after, untuned.run(after))
             try:
-                got, _ = _agrees(shipment, library, want)
+                got, _ = _agrees(shipment, library, want, untuned)
             except VerificationError as e:
                 raise VerificationError(f"{e}, in step {done} with its states fed back") from e
     return {peer: f"{text}, over {done} steps" if done > 1 else text for peer, text in said.items()}
 
 
-def _agrees(shipment: Shipment, library: Path, want: Wanted) -> tuple[list[np.ndarray], dict[str, str]]:
+def _agrees(
+    shipment: Shipment, library: Path, want: Wanted, untuned: UntunedRuns
+) -> tuple[list[np.ndarray], dict[str, str]]:
     """A library's outputs, and the programs that they agree with; raises `VerificationError`."""
-    measurer = shipment.measurer
     if library == shipment.untuned:
         return want.untuned, verify(want, want.untuned)
-    got, nudged = want.tuned or measurer.run_model(str(library), want.inputs), None
-    if isinstance(measurer, NudgesModels):
-        by, nudge = share(shipment.ready.lowered.mod), measurer.nudge_model
-        nudged = Nudged(want.untuned, lambda seeds: nudge(str(shipment.untuned), want.inputs, by, seeds))
-    return got, verify(want, got, nudged)
+    got, runs = want.tuned or shipment.measurer.run_model(str(library), want.inputs), untuned.nudged(want.inputs)
+    return got, verify(want, got, None if runs is None else Nudged(want.untuned, runs))
 
 
-def _models_s(stages: Stages) -> float:
-    """Seconds for timing the whole model: 6, or 2 where the run's minutes are over."""
-    return min(6.0, max(2.0, stages.left_s / 2))
+def _race_s(stages: Stages) -> float:
+    """Seconds for timing the whole model: less where the run's minutes are over."""
+    return min(race_s(stages.minutes), max(LEAST_RACE_S, stages.left_s / 2))
 
 
 def _tasks(ready: Prepared, winners: Winners) -> list[JsonObject]:

@@ -36,6 +36,7 @@ from tt_spec.roles.measuring import (
     Recalibrates,
     Retimes,
     RunsModels,
+    StartsModels,
     Traces,
     Work,
 )
@@ -133,6 +134,7 @@ __all__ = [
     "Searcher",
     "Service",
     "SpaceBuilder",
+    "StartsModels",
     "Stopper",
     "Store",
     "Summarises",
@@ -198,6 +200,7 @@ CAPABILITIES: dict[str, tuple[type, ...]] = {
         RacesModels,
         RunsModels,
         NudgesModels,
+        StartsModels,
     ),
     "surrogate": (Prestarts, Pretrains, Saves, Foreknows),
     "searcher": (Learns,),

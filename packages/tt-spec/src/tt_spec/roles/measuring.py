@@ -322,3 +322,16 @@ class NudgesModels(Protocol):
         by a half to the whole of `share` of itself, up or down. Raises `tt_spec.errors.ProgramError` if it crashes or
         hangs."""
         ...
+
+
+@runtime_checkable
+class StartsModels(Protocol):
+    """A measurer that runs a deployed library while its caller does something else."""
+
+    def start_model(
+        self, path: str, inputs: dict[str, np.ndarray], share: float, seeds: Sequence[int]
+    ) -> Callable[[], tuple[list[np.ndarray], list[list[np.ndarray]]]]:
+        """Begin what `run_model` and `nudge_model` do, where possible at once, and return. What is returned waits for
+        both and gives their outputs, or raises `tt_spec.errors.ProgramError` as they do; it may be called later than
+        other methods, or never."""
+        ...

@@ -25,6 +25,7 @@ from tt_spec.roles import (
     Recalibrates,
     Retimes,
     RunsModels,
+    StartsModels,
     Traces,
     Work,
     capabilities,
@@ -223,6 +224,20 @@ class MeasurerContract:
             for run in found if floats else ():
                 assert any(not np.array_equal(run[i], whole[i]) for i in floats), "nothing was nudged"
                 assert all(np.abs(run[i] - whole[i]).max() < np.abs(whole[i]).max() for i in floats), "far too much was"
+
+    def test_runs_a_library_beside_its_caller(
+        self, piece: Any, library: tuple[str, dict[str, np.ndarray]] | None
+    ) -> None:
+        if StartsModels in capabilities("measurer", piece):
+            assert library is not None, "override the fixture `library`"
+            wait = piece.start_model(*library, 1e-3, (1, 2))
+            want, nudged = piece.run_model(*library), piece.nudge_model(*library, 1e-3, (1, 2))
+            for _ in range(2):
+                plain, runs = wait()
+                assert len(runs) == 2, f"one run for each seed, got {len(runs)}"
+                pairs = zip([plain, *runs], [want, *nudged], strict=True)
+                same = [np.array_equal(a, b) for x, y in pairs for a, b in zip(x, y, strict=True)]
+                assert all(same), "the outputs are those of `run_model` and `nudge_model`"
 
     def test_races_libraries(self, piece: Any, library: tuple[str, dict[str, np.ndarray]] | None) -> None:
         if RacesModels in capabilities("measurer", piece):

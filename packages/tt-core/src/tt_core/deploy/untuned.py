@@ -1,0 +1,71 @@
+"""What the untuned program makes of a model's inputs: what a tuned one is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from tt_spec.roles import NudgesModels, RunsModels, StartsModels
+
+from tt_core.models.model import Arrays
+
+__all__ = ["FIRST", "SOON_BYTES", "UntunedRuns"]
+
+FIRST = (0, 1)
+"""Seeds of the nudged runs that are begun at once: of 38 commands 5 needed but one, most two."""
+
+SOON_BYTES = 1 << 29
+"""Of a library that workers load while another one is compiled; two larger ones beside it take too much memory."""
+
+
+class _Runs(RunsModels, Protocol):
+    """What is needed of a measurer; `NudgesModels` and `StartsModels` are used where it has them."""
+
+
+class UntunedRuns:
+    """Runs of the untuned program, plain and nudged. It may take seconds a run, so both are begun with the first inputs
+    where the measurer can do that: they go on while the tuned program is compiled.
+
+    Args:
+        inputs: The first that will be asked for.
+        nudge: By which share of themselves floats are nudged.
+
+    Attributes:
+        first: Those inputs.
+    """
+
+    def __init__(self, path: Path, measurer: _Runs, inputs: Arrays, nudge: float) -> None:
+        self.path, self.measurer, self.nudge, self.first = str(path), measurer, nudge, inputs
+        self._wait: Callable[[], tuple[list[np.ndarray], list[list[np.ndarray]]]] | None = None
+        if isinstance(measurer, StartsModels) and path.stat().st_size <= SOON_BYTES:
+            self._wait = measurer.start_model(self.path, inputs, nudge, FIRST)
+        self._found: tuple[list[np.ndarray], list[list[np.ndarray]]] | None = None
+
+    def run(self, inputs: Arrays) -> list[np.ndarray]:
+        """Its outputs. Raises `tt_spec.errors.ProgramError` if it crashes or hangs."""
+        begun = self._begun(inputs)
+        return self.measurer.run_model(self.path, inputs) if begun is None else begun[0]
+
+    def nudged(self, inputs: Arrays) -> Callable[[Sequence[int]], list[list[np.ndarray]]] | None:
+        """From seeds to the outputs of nudged runs; None where the measurer makes none."""
+        measurer = self.measurer
+        if not isinstance(measurer, NudgesModels):
+            return None
+
+        def runs(seeds: Sequence[int]) -> list[list[np.ndarray]]:
+            begun = self._begun(inputs) if set(seeds) <= set(FIRST) else None
+            if begun is None:
+                return measurer.nudge_model(self.path, inputs, self.nudge, seeds)
+            return [begun[1][FIRST.index(seed)] for seed in seeds]
+
+        return runs
+
+    def _begun(self, inputs: Arrays) -> tuple[list[np.ndarray], list[list[np.ndarray]]] | None:
+        """What was begun, if it was with these inputs."""
+        if self._wait is None or any(inputs[name] is not a for name, a in self.first.items()):
+            return None
+        if self._found is None:
+            self._found = self._wait()
+        return self._found
