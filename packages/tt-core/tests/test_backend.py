@@ -385,6 +385,34 @@ def test_a_model_longer_than_a_round_of_the_race_does_not_warm_up_again(monkeypa
     assert told == [*first[0], *first[1], *[("a", 1, warm), ("b", 1, warm)] * 9]
 
 
+def test_a_library_is_timed_on_free_processors_and_run_for_its_outputs_on_the_workers_own(monkeypatch):
+    did = []
+
+    class Loaded:
+        def __init__(self, path):
+            did.append("load")
+
+        def __call__(self, inputs):
+            return []
+
+        def nudged(self, inputs, share, seed):
+            return []
+
+        def probe(self):
+            return None
+
+        def time(self, *args, **options):
+            return Timed([1.0], None)
+
+    monkeypatch.setattr("tt_core.compiler.backend.Runner", Loaded)
+    monkeypatch.setattr("tt_core.compiler.seat.Seat.build", lambda self: did.append("own"))
+    monkeypatch.setattr("tt_core.compiler.seat.Seat.run", lambda self: did.append("free"))
+    backend = TvmBackend()
+    assert backend.run_model("a", {}) == [] and backend.nudge_model("a", {}, 1e-6, (1, 2)) == [[], []]
+    backend.race_models(["a"], {}, 1.0, 2)
+    assert did == ["own", "load", "own", "load", "free", "load"]
+
+
 @pytest.mark.parametrize("many", [2**12, 2**14])
 def test_a_program_that_computes_most_of_it_again_and_again_is_not_built(many):
     """Each element sums a whole row that the operator sums once: 2^24 operations may pass, 2^28 may not."""

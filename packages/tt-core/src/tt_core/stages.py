@@ -11,7 +11,7 @@ from typing import Any
 from tt_spec import Clock
 from tt_spec.roles import ListsRuns, Store
 
-__all__ = ["LEAST_RACE_S", "Ending", "Stages", "clock_text", "past_endings", "race_s", "search_s"]
+__all__ = ["LEAST_RACE_S", "Ending", "Stages", "clock_text", "past_endings", "race_s", "search_s", "untuned_run_s"]
 
 RACE_S = 0.18
 """Re-timing one operator's finalists: ten rounds, a check, and now and then a build. The heaviest come first, and take
@@ -35,7 +35,7 @@ MODELS_S = 1.0
 
 UNTUNED_FLOPS = 2e9
 """How fast the untuned model runs: what TVM makes of convolutions unasked, by one core of a server, vectors or not. It
-is timed once; while the tuned model is compiled one worker runs it plainly, and another one twice, nudged."""
+is timed once, and run plainly and nudged, twice as a rule: while the tuned model is compiled, if that takes as long."""
 
 WEIGHT_S = 4e-8
 """Packing a byte of weights for the tuned programs, and writing it."""
@@ -92,8 +92,8 @@ class Ending:
         """
         retime_s = min(RACE_S * operators + COLD_S * several, max(60 * MOST_RETIME * minutes, CHECK_S * operators))
         compile_s = AGAIN * untuned_s + APPLY_S * operators + WEIGHT_S * size
-        run_s = flops / UNTUNED_FLOPS
-        parts = retime_s, compile_s, MODELS_S + race_s(minutes) + run_s + max(0.0, 2 * run_s - compile_s)
+        run_s = untuned_run_s(flops)
+        parts = retime_s, compile_s, MODELS_S + race_s(minutes) + run_s + max(0.0, 2 * run_s - compile_s / 2)
         scales = [s / sum(parts) for s in past if s <= MOST_OF_PAST * sum(parts)]
         scale = max(*scales, LEAST_OF_PAST) if scales else 1.0
         return cls(*(scale * p for p in parts))
@@ -101,6 +101,11 @@ class Ending:
     @property
     def total_s(self) -> float:
         return self.retime_s + self.compile_s + self.models_s
+
+
+def untuned_run_s(flops: float) -> float:
+    """What a run of the untuned model may take, seconds."""
+    return flops / UNTUNED_FLOPS
 
 
 def race_s(minutes: float | None) -> float:

@@ -274,15 +274,15 @@ class TvmBackend:
         return medians
 
     def run_model(self, path: str, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
-        """Outputs of a deployed library."""
-        self._shared.seat.run()
+        """Outputs of a deployed library, on the worker's own processor: two may run at once."""
+        self._shared.seat.build()
         return Runner(path)(inputs)
 
     def nudge_model(
         self, path: str, inputs: dict[str, np.ndarray], share: float, seeds: Sequence[int]
     ) -> list[list[np.ndarray]]:
-        """Its outputs, everything that passes between its operators being nudged."""
-        self._shared.seat.run()
+        """Its outputs, everything that passes between its operators being nudged; where `run_model` runs."""
+        self._shared.seat.build()
         runner = Runner(path)
         return [runner.nudged(inputs, share, seed) for seed in seeds]
 

@@ -2,7 +2,8 @@
 
 Two workers that build at once were seen on one processor of two while the other one idled. And TVM binds the threads of
 its pool to processors, all but the main thread, which may find itself on one of those when a program runs on all of
-them. So a worker builds on a processor of its own, and runs programs on those that the pool leaves.
+them. So a worker builds on a processor of its own, and times programs on those that the pool leaves. Two that run whole
+models there for their outputs alone would share one processor: they stay on their own.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from tt_core.deploy.states import STEPS, following
 from tt_core.deploy.untuned import UntunedRuns
 from tt_core.deploy.verification import Wanted, telling, verify, wanted
 from tt_core.errors import ModelError, VerificationError
-from tt_core.stages import LEAST_RACE_S, Stages, race_s
+from tt_core.stages import LEAST_RACE_S, Stages, race_s, untuned_run_s
 
 if TYPE_CHECKING:
     from tt_core.models.model import Input
@@ -114,7 +114,9 @@ def ship(shipment: Shipment, winners: Winners, path: Path) -> Shipped:
     stages = shipment.stages
     rng = np.random.default_rng(0)
     inputs = {i.name: random_array(i.shape, i.dtype, rng, i.below) for i in shipment.ready.model.inputs}
-    untuned = UntunedRuns(shipment.untuned, shipment.measurer, inputs, share(shipment.ready.lowered.mod))
+    lowered = shipment.ready.lowered
+    run_s = untuned_run_s(sum(t.weight * t.flops for t in lowered.tasks))
+    untuned = UntunedRuns(shipment.untuned, shipment.measurer, inputs, share(lowered.mod), run_s)
     with tempfile.TemporaryDirectory(prefix="tt-") as folder:
         try:
             chosen = _tuned(shipment, winners, untuned, Path(folder, "tuned.so"))

@@ -11,10 +11,11 @@ from tt_spec.roles import NudgesModels, RunsModels, StartsModels
 
 from tt_core.models.model import Arrays
 
-__all__ = ["FIRST", "SOON_BYTES", "UntunedRuns"]
+__all__ = ["QUICK_S", "SOON_BYTES", "UntunedRuns"]
 
-FIRST = (0, 1)
-"""Seeds of the nudged runs that are begun at once: of 38 commands 5 needed but one, most two."""
+QUICK_S = 3.0
+"""A run so short that two nudged ones are begun at once, since most commands need two: they end with the compiling. Of
+longer ones a command waits for the second only if it needs it."""
 
 SOON_BYTES = 1 << 29
 """Of a library that workers load while another one is compiled; two larger ones beside it take too much memory."""
@@ -31,16 +32,18 @@ class UntunedRuns:
     Args:
         inputs: The first that will be asked for.
         nudge: By which share of themselves floats are nudged.
+        run_s: What a run may take, seconds.
 
     Attributes:
         first: Those inputs.
     """
 
-    def __init__(self, path: Path, measurer: _Runs, inputs: Arrays, nudge: float) -> None:
+    def __init__(self, path: Path, measurer: _Runs, inputs: Arrays, nudge: float, run_s: float) -> None:
+        self._seeds = (0, 1) if run_s <= QUICK_S else (0,)
         self.path, self.measurer, self.nudge, self.first = str(path), measurer, nudge, inputs
         self._wait: Callable[[], tuple[list[np.ndarray], list[list[np.ndarray]]]] | None = None
         if isinstance(measurer, StartsModels) and path.stat().st_size <= SOON_BYTES:
-            self._wait = measurer.start_model(self.path, inputs, nudge, FIRST)
+            self._wait = measurer.start_model(self.path, inputs, nudge, self._seeds)
         self._found: tuple[list[np.ndarray], list[list[np.ndarray]]] | None = None
 
     def run(self, inputs: Arrays) -> list[np.ndarray]:
@@ -55,10 +58,10 @@ class UntunedRuns:
             return None
 
         def runs(seeds: Sequence[int]) -> list[list[np.ndarray]]:
-            begun = self._begun(inputs) if set(seeds) <= set(FIRST) else None
+            begun = self._begun(inputs) if set(seeds) <= set(self._seeds) else None
             if begun is None:
                 return measurer.nudge_model(self.path, inputs, self.nudge, seeds)
-            return [begun[1][FIRST.index(seed)] for seed in seeds]
+            return [begun[1][self._seeds.index(seed)] for seed in seeds]
 
         return runs
 

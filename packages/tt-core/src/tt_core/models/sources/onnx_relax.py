@@ -13,6 +13,7 @@ from tt_spec import Plugins
 from tt_core.errors import ModelError, summary
 from tt_core.models import rewrites
 from tt_core.models.sources import shapes as shape_options
+from tt_core.models.sources.onnx_slim import simplified
 
 if TYPE_CHECKING:
     import tvm
@@ -99,24 +100,17 @@ def to_relax(
 
 def _as_slim_as_can_be(written: ModelProto) -> ModelProto:
     try:
-        return _slim(written, {})
+        return simplified(written, {})
     except Exception:  # onnxslim raises many types; it only makes the graph smaller
         return written
 
 
 def _plain(model: ModelProto, original: ModelProto, fixed: Shapes, source: str, under: str) -> Imported:
     try:
-        slim = _slim(model, fixed)
+        slim = simplified(model, fixed)
     except Exception as e:
         raise ModelError(f"onnxslim cannot simplify {under}: {summary(e)}") from e
     return Imported(slim, _from_onnx(slim, original, fixed, source, under))
-
-
-def _slim(model: ModelProto, fixed: Shapes) -> ModelProto:
-    import onnxslim
-
-    shapes = [f"{n}:{','.join(map(str, s))}" for n, s in fixed.items() if s]
-    return onnxslim.slim(model, **({"input_shapes": shapes} if shapes else {}), model_check=False)
 
 
 def _with_shapes(model: ModelProto, fixed: Shapes) -> ModelProto:
