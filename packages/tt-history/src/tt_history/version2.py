@@ -167,28 +167,14 @@ class Version2:
     def remember(self, db: sqlite3.Connection, tasks: Iterable[Task]) -> None:
         """Keep tasks with their spaces; a workload or payload that is known is not lost to one without."""
         for t in tasks:
-            db.execute(
-                "INSERT INTO known_tasks (key, name, op, target, shapes, flops, weight, workload, payload)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET name = excluded.name,"
-                " op = excluded.op, target = excluded.target, shapes = excluded.shapes, flops = excluded.flops,"
-                " weight = excluded.weight,"
+            self._keep_task(
+                db,
+                t,
+                "name = excluded.name, op = excluded.op, target = excluded.target, shapes = excluded.shapes,"
+                " flops = excluded.flops, weight = excluded.weight,"
                 " workload = CASE excluded.workload WHEN '' THEN workload ELSE excluded.workload END,"
                 " payload = CASE excluded.payload WHEN x'' THEN payload ELSE excluded.payload END",
-                (
-                    t.key,
-                    t.name,
-                    t.op,
-                    t.target,
-                    t.shapes,
-                    float(t.flops),
-                    float(t.weight),
-                    t.workload,
-                    bytes(t.payload),
-                ),
             )
-            for space in t.spaces:
-                self.keep_space(db, space.key, None, space)
-                db.execute("INSERT OR IGNORE INTO task_spaces (task_key, space_key) VALUES (?, ?)", (t.key, space.key))
 
     def is_another(self, db: sqlite3.Connection, key: str, target: str, shapes: str) -> bool:
         """Whether this key is another operator's here: keys have 64 bits, and two may meet by chance. What both targets
@@ -202,17 +188,24 @@ class Version2:
         """Keep a task that is not known, with its spaces; of one that is known, a workload and a payload that were
         missing. Returns how many were not known."""
         fresh = db.execute("SELECT 1 FROM known_tasks WHERE key = ?", (t.key,)).fetchone() is None
+        self._keep_task(
+            db,
+            t,
+            "workload = CASE workload WHEN '' THEN excluded.workload ELSE workload END,"
+            " payload = CASE payload WHEN x'' THEN excluded.payload ELSE payload END",
+        )
+        return int(fresh)
+
+    def _keep_task(self, db: sqlite3.Connection, t: Task, known: str) -> None:
+        """Keep a task with its spaces; `known` says in SQL what changes where its key is known."""
         db.execute(
             "INSERT INTO known_tasks (key, name, op, target, shapes, flops, weight, workload, payload)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET"
-            " workload = CASE workload WHEN '' THEN excluded.workload ELSE workload END,"
-            " payload = CASE payload WHEN x'' THEN excluded.payload ELSE payload END",
-            (t.key, t.name, t.op, t.target, t.shapes, float(t.flops), float(t.weight), t.workload, t.payload),
+            f" VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET {known}",
+            (t.key, t.name, t.op, t.target, t.shapes, float(t.flops), float(t.weight), t.workload, bytes(t.payload)),
         )
         for space in t.spaces:
             self.keep_space(db, space.key, None, space)
             db.execute("INSERT OR IGNORE INTO task_spaces (task_key, space_key) VALUES (?, ?)", (t.key, space.key))
-        return int(fresh)
 
     def keep_space(self, db: sqlite3.Connection, key: str, content: bytes | None, space: Space | None = None) -> None:
         """Keep a space's description, packed or not, unless it is kept already."""
