@@ -116,6 +116,23 @@ def test_how_much_a_candidate_suffers_is_seen_where_it_met_both_states():
     assert w.seen().sensitivity == pytest.approx(0.7, abs=0.1)
 
 
+@pytest.mark.parametrize(("good", "met"), [(1, False), (2, True)])
+def test_most_calls_must_meet_the_state_and_the_others_are_corrected_by_the_candidates_own_sensitivity(good, met):
+    """A program that the slow state costs nothing, of which it was said that it suffers with the probe."""
+    slow = [False]
+
+    def probe():
+        return 1e-4 * (1.8 if slow[0] else 1.0)
+
+    w = Windows(lambda n: 1e-3, probe, 1e-4, sensitivity=1.0, most_s=0.02)
+    got = [w(4) for _ in range(good)]
+    slow[0] = True
+    got += [w(4) for _ in range(3 - good)]
+    assert got == pytest.approx([1e-3] * 3), "a correction by 1.8 would be no timing"
+    assert w.seen().met == met
+    assert Windows(lambda n: 1e-3, probe, 1e-4, sensitivity=1.0, most_s=0.02)(4) == pytest.approx(1e-3 / 1.8)
+
+
 def test_the_reference_is_the_fastest_state_that_is_frequent_enough():
     ref = Reference()
     assert ref.seconds is None

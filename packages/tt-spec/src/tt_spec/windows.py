@@ -39,7 +39,8 @@ class Seen:
 
     Args:
         readings: Of the probe, in order, seconds.
-        met: Whether any window was in the reference state.
+        met: Whether most calls were judged by windows in the reference state: else what the candidate is said to take
+            is mostly a correction.
         sensitivity: Log of how much longer the candidate took in another state, over the log of how much longer the
             probe did; None where it was not timed in both.
     """
@@ -215,7 +216,7 @@ class Windows:
     window does not count and is made again, and no window begins before the probe is as ever. That goes on until
     `most_s` were spent on probes and windows in vain, over all calls. A candidate that met no window that counts by
     then is judged by the others: the seconds that it took, divided by `slowdown ** sensitivity`, a
-    slowdown of `MOST` at most.
+    slowdown of `MOST` at most. Where windows of an earlier call did count, that sensitivity is the candidate's own.
 
     Windows grow while they count, up to `longest_s`, so that a steady machine spends little on probes, and shrink when
     they do not. Of a longer window, one execution that takes so long, a probe of 0.1 ms says less: it is corrected only
@@ -248,6 +249,7 @@ class Windows:
         self.most_s, self.longest_s = most_s, longest_s
         self.wasted = 0
         self._readings: list[float] = []
+        self._calls = self._met = 0
         self._good: list[_Window] = []
         self._rest: list[_Window] = []
         self._vain_s = 0.0
@@ -279,8 +281,13 @@ class Windows:
             before = self._settled(after)
         self._good += good
         self._rest += rest
+        self._calls, self._met = self._calls + 1, self._met + bool(good)
         self.wasted += sum(w.size for w in [*good, *rest]) - n
-        return _middle(good) if good else _middle([self._corrected(w) for w in _steadiest(rest)])
+        if good:
+            return _middle(good)
+        own = self._suffered()
+        sensitivity = self.sensitivity if own is None else own
+        return _middle([self._corrected(w, sensitivity) for w in _steadiest(rest)])
 
     def noise(self) -> Noise:
         """The machine's state while the candidate was timed."""
@@ -290,7 +297,7 @@ class Windows:
 
     def seen(self) -> Seen:
         """The states that were met."""
-        return Seen(tuple(self._readings), bool(self._good), self._suffered())
+        return Seen(tuple(self._readings), 2 * self._met > self._calls, self._suffered())
 
     def _suffered(self) -> float | None:
         apart = 2 * math.log1p(SHARE)
@@ -304,8 +311,8 @@ class Windows:
     def _long(self, seconds: float) -> bool:
         return seconds > self.longest_s
 
-    def _corrected(self, w: _Window) -> _Window:
-        return w if self._long(w.seconds * w.size) and not w.steady else w.corrected(self.sensitivity)
+    def _corrected(self, w: _Window, sensitivity: float) -> _Window:
+        return w if self._long(w.seconds * w.size) and not w.steady else w.corrected(sensitivity)
 
     def _settled(self, reading: float) -> float:
         """This reading or a later one, of the reference state unless waiting for it took too long."""
