@@ -159,7 +159,7 @@ def test_several_finalists_race_only_where_something_is_at_stake(pipeline, monke
 
 
 @pytest.mark.parametrize(("raced_s", "wins"), [({0: 2e-3}, 1), ({0: 2e-3, 1: 3e-3}, 0), ({0: 1.1e-3}, 0)])
-def test_a_finalist_that_disappoints_races_with_those_that_looked_slower(pipeline, raced_s, wins):
+def test_a_finalist_that_disappoints_races_with_those_that_looked_slower(pipeline, monkeypatch, raced_s, wins):
     """Two programs, of which the search told 1 and 1.5 ms; what the race tells is given."""
     task, rows = pipeline.task, [row for row, _ in pipeline.top(2)]
     pipeline.restore([dataclasses.replace(m, seconds=(1.5e-3,)) for m in [pipeline.measured(_trials(pipeline)[1])]])
@@ -169,7 +169,7 @@ def test_a_finalist_that_disappoints_races_with_those_that_looked_slower(pipelin
         heats.append([next(i for i, row in enumerate(rows) if tuple(row) == tuple(c)) for c in codes])
         return [[raced_s.get(i, 1.5e-3)] * 10 for i in heats[-1]] + [[1.0]]
 
-    here.race = race
+    monkeypatch.setattr(here, "race", race)
     won = finalists.race([pipeline], here, pytest.fail)
     assert tuple(won.rows[task.key]) == tuple(rows[wins])
     assert heats == ([[0], [0, 1]] if raced_s[0] > 1.5e-3 else [[0]])
