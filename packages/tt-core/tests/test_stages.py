@@ -8,10 +8,10 @@ import pytest
 from tt_core.stages import (
     APPLY_S,
     CHECK_S,
-    LEAST_RACE_S,
+    LEAST_TIMING_S,
     MODELS_S,
-    MOST_RACE_S,
     MOST_RETIME,
+    MOST_TIMING_S,
     RACE_S,
     UNTUNED_FLOPS,
     WEIGHT_S,
@@ -19,8 +19,8 @@ from tt_core.stages import (
     Stages,
     clock_text,
     past_endings,
-    race_s,
     search_s,
+    timing_s,
 )
 from tt_spec import VirtualClock
 from tt_spec.pieces.memory_store import MemoryStore
@@ -30,7 +30,7 @@ def test_the_end_of_a_run_by_hand():
     ending = Ending.of(10, 8.0)
     assert ending.retime_s == pytest.approx(10 * RACE_S)
     assert ending.compile_s == pytest.approx(0.5 * 8 + 10 * APPLY_S)
-    assert ending.total_s == pytest.approx(10 * RACE_S + 4 + 10 * APPLY_S + MODELS_S + MOST_RACE_S)
+    assert ending.total_s == pytest.approx(10 * RACE_S + 4 + 10 * APPLY_S + MODELS_S + MOST_TIMING_S)
     heavy = Ending.of(10, 8.0, flops=2 * UNTUNED_FLOPS, size=10**8)
     assert heavy.models_s - ending.models_s == pytest.approx(2), "timed once; other runs beside 8 s of compiling"
     heavier = Ending.of(10, 8.0, flops=10 * UNTUNED_FLOPS)
@@ -45,7 +45,7 @@ def test_re_timing_many_operators_takes_a_share_of_the_minutes_or_what_checking_
 
 
 def test_the_whole_model_is_timed_for_less_where_the_minutes_are_few():
-    assert [race_s(m) for m in (None, 5, 1, 0.25)] == [MOST_RACE_S, MOST_RACE_S, pytest.approx(3), LEAST_RACE_S]
+    assert [timing_s(m) for m in (None, 5, 1, 0.25)] == [MOST_TIMING_S, MOST_TIMING_S, pytest.approx(3), LEAST_TIMING_S]
 
 
 def test_earlier_runs_say_how_long_it_takes():

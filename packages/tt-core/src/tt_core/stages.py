@@ -11,7 +11,7 @@ from typing import Any
 from tt_spec import Clock
 from tt_spec.roles import ListsRuns, Store
 
-__all__ = ["LEAST_RACE_S", "Ending", "Stages", "clock_text", "past_endings", "race_s", "search_s", "untuned_run_s"]
+__all__ = ["LEAST_TIMING_S", "Ending", "Stages", "clock_text", "past_endings", "timing_s", "search_s", "untuned_run_s"]
 
 RACE_S = 0.18
 """Re-timing one operator's finalists: ten rounds, a check, and now and then a build. The heaviest come first, and take
@@ -27,7 +27,7 @@ COLD_S = 0.5
 APPLY_S = 0.03
 """Applying an operator's winner before the model is compiled; its space is open."""
 
-MOST_RACE_S, LEAST_RACE_S, RACE_SHARE = 6.0, 2.0, 0.05
+MOST_TIMING_S, LEAST_TIMING_S, TIMING_SHARE = 6.0, 2.0, 0.05
 """Seconds for timing the whole model, and their share of the minutes where those are few."""
 
 MODELS_S = 1.0
@@ -93,7 +93,7 @@ class Ending:
         retime_s = min(RACE_S * operators + COLD_S * several, max(60 * MOST_RETIME * minutes, CHECK_S * operators))
         compile_s = AGAIN * untuned_s + APPLY_S * operators + WEIGHT_S * size
         run_s = untuned_run_s(flops)
-        parts = retime_s, compile_s, MODELS_S + race_s(minutes) + run_s + max(0.0, 2 * run_s - compile_s / 2)
+        parts = retime_s, compile_s, MODELS_S + timing_s(minutes) + run_s + max(0.0, 2 * run_s - compile_s / 2)
         scales = [s / sum(parts) for s in past if s <= MOST_OF_PAST * sum(parts)]
         scale = max(*scales, LEAST_OF_PAST) if scales else 1.0
         return cls(*(scale * p for p in parts))
@@ -108,9 +108,9 @@ def untuned_run_s(flops: float) -> float:
     return flops / UNTUNED_FLOPS
 
 
-def race_s(minutes: float | None) -> float:
+def timing_s(minutes: float | None) -> float:
     """Seconds for timing the whole model in a run of so many minutes; None is without a limit."""
-    return MOST_RACE_S if minutes is None else min(MOST_RACE_S, max(LEAST_RACE_S, 60.0 * RACE_SHARE * minutes))
+    return MOST_TIMING_S if minutes is None else min(MOST_TIMING_S, max(LEAST_TIMING_S, 60.0 * TIMING_SHARE * minutes))
 
 
 def search_s(minutes: float, before_s: float, ending: Ending) -> float:

@@ -26,7 +26,7 @@ from tt_core.deploy.states import STEPS, following
 from tt_core.deploy.untuned import UntunedRuns
 from tt_core.deploy.verification import Wanted, telling, verify, wanted
 from tt_core.errors import ModelError, VerificationError
-from tt_core.stages import LEAST_RACE_S, Stages, race_s, untuned_run_s
+from tt_core.stages import LEAST_TIMING_S, Stages, timing_s, untuned_run_s
 
 if TYPE_CHECKING:
     from tt_core.models.model import Input
@@ -174,7 +174,7 @@ def _tuned(shipment: Shipment, winners: Winners, untuned: UntunedRuns, after: Pa
         library = files.compile_library(ready.lowered, winners.rows, shipment.plugins)
         files.write(library, after, shipment.sidecar())
     with stages.stage("timing", "timing the model before and after"):
-        timed = shipment.measurer.race_models([str(before), str(after)], untuned.first, _race_s(stages))
+        timed = shipment.measurer.race_models([str(before), str(after)], untuned.first, _timing_s(stages))
     before_s, after_s = (float(np.median(t)) for t in timed)
     names = winners.untuned(ready.tasks)
     if beats(*timed):
@@ -188,7 +188,7 @@ def _plain(shipment: Shipment, untuned: UntunedRuns) -> _Chosen:
     """The untuned model."""
     before, stages = shipment.untuned, shipment.stages
     with stages.stage("timing", "timing the model untuned"):
-        (timed,) = shipment.measurer.race_models([str(before)], untuned.first, _race_s(stages))
+        (timed,) = shipment.measurer.race_models([str(before)], untuned.first, _timing_s(stages))
     seconds, names = float(np.median(timed)), tuple(t.name for t in shipment.ready.tasks)
     return _Chosen(before, Winners({}, {}), seconds, seconds, _verified(shipment, before, untuned), names)
 
@@ -220,9 +220,9 @@ def _agrees(
     return got, verify(want, got, None if runs is None else Nudged(want.untuned, runs))
 
 
-def _race_s(stages: Stages) -> float:
+def _timing_s(stages: Stages) -> float:
     """Seconds for timing the whole model: less where the run's minutes are over."""
-    return min(race_s(stages.minutes), max(LEAST_RACE_S, stages.left_s / 2))
+    return min(timing_s(stages.minutes), max(LEAST_TIMING_S, stages.left_s / 2))
 
 
 def _tasks(ready: Prepared, winners: Winners) -> list[JsonObject]:

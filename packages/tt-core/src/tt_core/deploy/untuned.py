@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 from tt_spec.roles import NudgesModels, RunsModels, StartsModels
@@ -21,8 +20,8 @@ SOON_BYTES = 1 << 29
 """Of a library that workers load while another one is compiled; two larger ones beside it take too much memory."""
 
 
-class _Runs(RunsModels, Protocol):
-    """What is needed of a measurer; `NudgesModels` and `StartsModels` are used where it has them."""
+_Found = tuple[list[np.ndarray], list[list[np.ndarray]]]
+"""Outputs of a plain run, and of nudged ones."""
 
 
 class UntunedRuns:
@@ -30,6 +29,8 @@ class UntunedRuns:
     where the measurer can do that: they go on while the tuned program is compiled.
 
     Args:
+        path: Its library.
+        measurer: Runs it; nudged runs, and runs ahead of time, where it can (`NudgesModels`, `StartsModels`).
         inputs: The first that will be asked for.
         nudge: By which share of themselves floats are nudged.
         run_s: What a run may take, seconds.
@@ -38,13 +39,13 @@ class UntunedRuns:
         first: Those inputs.
     """
 
-    def __init__(self, path: Path, measurer: _Runs, inputs: Arrays, nudge: float, run_s: float) -> None:
+    def __init__(self, path: Path, measurer: RunsModels, inputs: Arrays, nudge: float, run_s: float) -> None:
         self._seeds = (0, 1) if run_s <= QUICK_S else (0,)
         self.path, self.measurer, self.nudge, self.first = str(path), measurer, nudge, inputs
-        self._wait: Callable[[], tuple[list[np.ndarray], list[list[np.ndarray]]]] | None = None
+        self._wait: Callable[[], _Found] | None = None
         if isinstance(measurer, StartsModels) and path.stat().st_size <= SOON_BYTES:
             self._wait = measurer.start_model(self.path, inputs, nudge, self._seeds)
-        self._found: tuple[list[np.ndarray], list[list[np.ndarray]]] | None = None
+        self._found: _Found | None = None
 
     def run(self, inputs: Arrays) -> list[np.ndarray]:
         """Its outputs. Raises `tt_spec.errors.ProgramError` if it crashes or hangs."""
@@ -65,7 +66,7 @@ class UntunedRuns:
 
         return runs
 
-    def _begun(self, inputs: Arrays) -> tuple[list[np.ndarray], list[list[np.ndarray]]] | None:
+    def _begun(self, inputs: Arrays) -> _Found | None:
         """What was begun, if it was with these inputs."""
         if self._wait is None or any(inputs[name] is not a for name, a in self.first.items()):
             return None
