@@ -526,11 +526,11 @@ def test_only_an_onnx_model_takes_values():
 # -- models that need nothing -----------------------------------------------------------------------------------------
 
 KEYS = {
-    "bert-tiny": "8f66bbe66ef21252",
-    "squeezenet1_1": "0fd85f3b1e8bed39",
-    "ch_ppocr_mobile_v2.0_cls_infer.onnx": "434de88e9c36ea28",
+    "bert-tiny": "9048b26f74b83455",
+    "squeezenet1_1": "968f1e9bc87843da",
+    "ch_ppocr_mobile_v2.0_cls_infer.onnx": "8f74b1e59a1757a3",
 }
-"""Digests of the task keys before there was any rewriting; the last one since its hard sigmoids are fused, too."""
+"""Digests of the task keys of models whose ONNX needs no rewriting, since reshapes stand in the way of no fusion."""
 
 
 @pytest.mark.together

@@ -3,6 +3,7 @@
 import math
 import os
 import pickle
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -147,7 +148,7 @@ class Slow(Programs):
         return 1e-4 * (2.0 if self.slow else 1.0)
 
 
-def timed_beside(anchor, slow=True, reference=1e-4, before=None):
+def timed_beside(anchor, slow=True, reference=1e-4, before=None, incumbent_s=1e-4):
     w = before or Worker(Told())  # type: ignore[arg-type]
     w.backend, w.evaluator, w.open_s = Slow(slow), Fixed(), 60.0
     w.tasks["h"] = pickle.dumps(TASK)
@@ -156,7 +157,7 @@ def timed_beside(anchor, slow=True, reference=1e-4, before=None):
         w.kept.offer("h", Program(7, anchor, 2e-3, True, reference), math.inf)
     note = lambda stage, seconds: None  # noqa: E731
     w.opened("h", note)
-    return w, w.do_time(1, note, "h", 1, Bar(), [0], Terms(False, 9.0, 9.0, 1e-4, 1.0, 0.0))
+    return w, w.do_time(1, note, "h", 1, Bar(incumbent_s), [0], Terms(False, 9.0, 9.0, 1e-4, 1.0, 0.0))
 
 
 def test_in_another_state_a_known_program_tells_how_much_programs_suffer():
@@ -170,6 +171,30 @@ def test_in_another_state_a_known_program_tells_how_much_programs_suffer():
     _, verdict = timed_beside(anchor, before=w)
     assert float(np.median(verdict.timing.seconds)) == pytest.approx(1e-3)
     assert anchor.runs == runs, "it was asked a moment ago"
+
+
+def test_who_would_be_the_fastest_by_a_correction_takes_turns_with_a_known_program():
+    """The probe is slow, and programs are not: what was seen a moment ago, that they take twice as long, is over."""
+    anchor = Slow(slow=False)
+    anchor.seconds = 2e-3
+    w, _ = timed_beside(anchor)
+    for incumbent_s, expected in ((1.8e-3, 2.5e-3), (1e-3, 1.25e-3)):  # of the second nobody would make a winner
+        w.suffering["h", 1e-4] = time.monotonic(), 2e-4, 1.0
+        _, verdict = timed_beside(anchor, before=w, incumbent_s=incumbent_s)
+        assert float(np.median(verdict.timing.seconds)) == pytest.approx(expected)
+        assert verdict.seen is not None and not verdict.seen.met
+
+
+def test_a_program_that_is_timed_again_in_another_state_takes_turns_with_a_known_one():
+    w = Worker(Told())  # type: ignore[arg-type]
+    w.backend, w.evaluator, w.open_s = Slow(), Fixed(), 60.0
+    w.tasks["h"] = pickle.dumps(TASK)
+    w.kept.offer("h", Program(7, Programs(3e-3), 2e-3, True, 1e-4), math.inf)  # 1.5 times as long now
+    w.kept.offer("h", Program(8, Programs(1.5e-3), 0.75e-3, False, 1e-4), math.inf)
+    terms = Terms(True, 9.0, 9.0, 1e-4, 1.0, 0.0)
+    found = w.do_retime(1, lambda stage, seconds: None, "h", [7, 8], 9.0, terms)
+    assert float(np.median(found[8][0].seconds)) == pytest.approx(1e-3)
+    assert float(np.median(found[7][0].seconds)) == pytest.approx(1.5e-3), "nobody tells it more than the probe"
 
 
 def test_without_a_known_program_of_that_state_what_others_suffered_counts():

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tt_spec import Reference, Seen, Windows
 from tt_spec.testing.machine import TwoStates
-from tt_spec.windows import MOST, SUFFERS, suffered
+from tt_spec.windows import ANCHOR_S, FEW_TURNS, MOST, SUFFERS, TURNS, beside, suffered
 
 STEADY = (1e9, 1e-9)
 
@@ -273,3 +273,22 @@ def test_whatever_the_machine_does(n, each_s, fast_s, slow_s, factor, seed):
     noise = w.noise()
     assert noise.windows >= 1 and noise.discarded >= 0 and math.isfinite(noise.slowdown)
     assert w.seen().met == (abs(math.log(noise.slowdown)) <= math.log(1.15) and noise.vain_s < math.inf) or factor < 1.4
+
+
+@pytest.mark.parametrize(("each_s", "turns"), [(2e-4, TURNS), (4 * ANCHOR_S, FEW_TURNS)])
+def test_turns_with_a_known_program_tell_the_seconds_while_the_machine_drifts(each_s, turns):
+    """By the geometric mean of the known program's turns before and after, a steady drift cancels out exactly."""
+    state, called = [1.0], []
+
+    def program(true_s):
+        def run(n):
+            called.append((true_s, n))
+            state[0] *= 1.07
+            return true_s * state[0]
+
+        return run
+
+    ((seconds, runs),) = beside([program(each_s)], program(3e-4), 3e-4)
+    assert seconds == pytest.approx([each_s] * turns)
+    assert runs == sum(n for true_s, n in called if true_s == each_s)
+    assert beside([], program(3e-4), 3e-4) == []

@@ -12,7 +12,7 @@ import numpy as np
 
 from tt_spec.types import Noise
 
-__all__ = ["SHARE", "Reference", "Seen", "Windows", "away", "state", "suffered"]
+__all__ = ["SHARE", "Reference", "Seen", "Windows", "away", "beside", "state", "suffered"]
 
 SHARE = 0.15
 """Readings of the probe that differ by no more are of one state: the states of shared cores lie a factor of 1.3 to 2
@@ -27,6 +27,9 @@ SUFFERS = 1.5
 
 ANCHOR_S, ANCHOR_ROUNDS = 1.5e-3, 3
 """How long a known program is timed in another state, at least, and how often unless once takes far longer."""
+
+TURNS, FEW_TURNS = 5, 2
+"""How often a program takes turns with a known one, and how often where one execution takes longer than `ANCHOR_S`."""
 
 LOOKS = 3
 """Readings after a long window, of which the smallest counts: the pool's threads may have gone to sleep meanwhile, and
@@ -207,6 +210,37 @@ def suffered(
         return None
     found = math.log(float(np.median(taken)) / seconds) / math.log(reading / reference_s)
     return min(max(found, 0.0), SUFFERS)
+
+
+def beside(
+    runs: Sequence[Callable[[int], float]], known: Callable[[int], float], seconds: float
+) -> list[tuple[list[float], int]]:
+    """Seconds of programs in the reference state, by a known one that takes turns with them; no probe is asked.
+
+    States that one probe cannot tell apart may cost a program between nothing and half of its speed. What two programs
+    of one operator take in the same moment has the same ratio in all of them, or nearly.
+
+    Args:
+        runs: Of the programs.
+        known: Of the known program.
+        seconds: An execution of that in the reference state.
+
+    Returns:
+        Of each program the seconds by each turn, and its executions.
+    """
+    size = max(1, math.ceil(ANCHOR_S / seconds))
+    once = [run(1) for run in runs]
+    sizes = [max(1, math.ceil(ANCHOR_S / s)) for s in once]
+    found: list[list[float]] = [[] for _ in runs]
+    turns = TURNS if max([seconds, *once]) <= ANCHOR_S else FEW_TURNS
+    before = known(size)
+    for _ in range(turns):
+        taken = [run(n) for run, n in zip(runs, sizes, strict=True)]
+        after = known(size)
+        for mine, s in zip(found, taken, strict=True):
+            mine.append(seconds * s / math.sqrt(before * after))
+        before = after
+    return [(mine, 1 + turns * n) for mine, n in zip(found, sizes, strict=True)]
 
 
 class Windows:

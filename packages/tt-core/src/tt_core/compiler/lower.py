@@ -28,6 +28,7 @@ from tt_core.compiler.permutation import one_permutation
 from tt_core.compiler.plain import plain_operators
 from tt_core.compiler.primfunc import as_module, outputs, same
 from tt_core.compiler.quantization import as_arithmetic, numbers_as_operands, present
+from tt_core.compiler.reshapes import elementwise_first
 from tt_core.compiler.steps import PassesFor, Steps
 from tt_core.errors import ModelError, TargetError, summary
 
@@ -250,12 +251,14 @@ def _run_passes(steps: Steps, target: Target, legalizers: Legalizers) -> None:
     if quantised:
         steps.may("scales as operands", numbers_as_operands)
     steps.may("chains of permutations as one", one_permutation)
+    steps.may("elementwise operators before reshapes", elementwise_first, t.EliminateCommonSubexpr())
     steps.must(relax.backend.DispatchSampling(), relax.backend.DispatchSortScan())
     _legalize(steps, legalizers)
     steps.may_parts("patterns of operators", apart.functions, apart.functions_apart(t.AnnotateTIROpPattern()))
     steps.may_parts("folding constants by TVM", *_fold(t.FoldConstant()))
     steps.must(series.steps_as_functions)
     steps.may_parts("fusion", apart.functions, apart.functions_apart(t.FuseOps(), t.FuseTIR()))
+    steps.may("reshapes as views", t.RewriteDataflowReshape())
     steps.must(t.DeadCodeElimination())
 
 

@@ -69,7 +69,6 @@ def compile_library(
     mod = with_entrance(mod, lowered.target, check is not None)
     t = relax.transform
     passes = [
-        t.RewriteDataflowReshape(),
         t.ToNonDataflow(),
         t.RemovePurityChecking(),
         t.CallTIRRewrite(),
