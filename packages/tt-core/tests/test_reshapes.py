@@ -168,7 +168,7 @@ def test_what_means_something_else_stays_behind_the_reshape(what):
 
 
 def test_behind_what_takes_nothing_in_the_reshape_stays():
-    """A sum of columns is fused with nothing behind it, so nothing is won."""
+    """Nothing is fused into a softmax, so nothing is won."""
     mod = model(gelu, before=lambda x: op.nn.softmax(x))
     assert names(passed(mod))[:3] == ["nn.softmax", "reshape", "divide"]
 
@@ -178,7 +178,7 @@ def test_an_activation_behind_a_batch_of_rows_is_one_operator_with_the_product()
     assert [t.name for t in found.tasks] == ["matmul_divide_erf_add_multiply_multiply", "reshape"]  # an output: a copy
 
 
-def test_a_reshape_alone_is_nothing_to_tune_and_shares_no_memory_with_the_caller():
+def test_a_reshape_alone_is_nothing_to_tune_but_an_output_that_shares_no_memory_with_the_caller():
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((6, 8), "float32"))
     with builder.function("main", [x]):
@@ -189,7 +189,7 @@ def test_a_reshape_alone_is_nothing_to_tune_and_shares_no_memory_with_the_caller
             out = builder.emit_output(op.nn.softmax(flat))
         builder.emit_func_output(relax.Tuple([given, out]))
     found = lower(builder.get(), NATIVE, with_space(), "fake")
-    assert {t.op for t in found.tasks} <= {"softmax", "reshape"} and len(found.tasks) < 4
+    assert [(t.op, t.shapes) for t in found.tasks if t.op == "reshape"] == [("reshape", "6x8 -> 2x24")]
     run = relax.VirtualMachine(library.compile_library(found, {}, with_space()), tvm.cpu())["main"]
     x = tvm.runtime.tensor(X)
     first, _ = run(x)

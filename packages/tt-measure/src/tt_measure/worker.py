@@ -264,7 +264,8 @@ class Worker:
             return found
         runs = [candidates[i].run for i in others]
         for i, (seconds, n) in zip(others, beside(runs, anchor.candidate.run, anchor.seconds), strict=True):
-            found[i] = replace(found[i], seconds=tuple(seconds), runs=found[i].runs + n)
+            timing = _sound(replace(found[i], seconds=tuple(seconds), runs=found[i].runs + n))
+            found[i] = replace(timing, noise=found[i].noise)
         return found
 
     def suffers(self, handle: str, probe: Callable[[], float], reference_s: float) -> float | None:

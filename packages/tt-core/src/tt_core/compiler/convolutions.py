@@ -15,7 +15,7 @@ import tvm
 from tvm import relax
 
 from tt_core.compiler.subpixel import Axis, subpixel_weights
-from tt_core.compiler.values import constant, dimensions
+from tt_core.compiler.values import constant, dimensions, operator
 
 __all__ = ["as_conv2d"]
 
@@ -71,7 +71,7 @@ class _Rewriter(relax.PyExprMutator):
         call = self.visit_expr_post_order(call)
         if not isinstance(call, relax.Call):
             return call
-        name, found = str(getattr(call.op, "name", "")), None
+        name, found = operator(call), None
         if name == "relax.nn.conv1d":
             found = self._of_a_sequence(call)
         elif name in ("relax.nn.conv1d_transpose", "relax.nn.conv2d_transpose"):

@@ -11,7 +11,7 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from tt_core.compiler.values import constant, dimensions
+from tt_core.compiler.values import constant, dimensions, operator
 
 __all__ = ["plain_operators"]
 
@@ -63,7 +63,7 @@ class _Plain(relax.PyExprMutator):
             return call
         if call.op == tvm.ir.Op.get("relax.call_tir"):
             return self._bound(call)
-        name = str(getattr(call.op, "name", ""))
+        name = operator(call)
         if name in _ELEMENTWISE:
             return self._level(name, call)
         if name == "relax.where":

@@ -15,7 +15,7 @@ import tvm
 from tvm import relax
 
 from tt_core.compiler.permutation import Digits
-from tt_core.compiler.values import constant, dimensions
+from tt_core.compiler.values import constant, dimensions, operator
 
 __all__ = ["elementwise_first", "without_reshape"]
 
@@ -82,6 +82,8 @@ def without_reshape(source: Sequence[int], result: Sequence[int], operand: Seque
 
 @relax.expr_functor.mutator
 class _First(relax.PyExprMutator):
+    """Works by what a variable is bound to in the module as rewritten so far."""
+
     def __init__(self, mod: tvm.IRModule) -> None:
         super().__init__(mod)
         self._fused: dict[relax.Expr, bool] = {}
@@ -92,9 +94,9 @@ class _First(relax.PyExprMutator):
             return call
         if _keeps_order(call):
             return self._joined(call)
-        if _name(call) in _OF_ROWS:
+        if operator(call) in _OF_ROWS:
             return self._of_rows(call)
-        return self._first(call) if _name(call) in _ELEMENTWISE else call
+        return self._first(call) if operator(call) in _ELEMENTWISE else call
 
     def _joined(self, call: relax.Call) -> relax.Expr:
         """One reshape of what a chain of them started from; nothing where the shape is that one's."""
@@ -120,12 +122,13 @@ class _First(relax.PyExprMutator):
         """A norm or softmax of rows, however they are stacked: of what they were reshaped from, then the reshape."""
         source, whole = self._source(call.args[0]), dimensions(call)
         shape = None if source is None else dimensions(source)
-        if not shape or not whole or shape[-1] != whole[-1] or not _last(call, len(whole)):
+        if source is None or not shape or not whole or not self._takes_in(source):
             return call
-        if source is None or not self._takes_in(source):
+        if shape[-1] != whole[-1] or not _last(call, len(whole)):
             return call
         attrs, (_, *weights) = call.attrs, call.args
-        op, name = getattr(relax.op.nn, _name(call).removeprefix("relax.nn.")), _name(call)
+        name = operator(call)
+        op = getattr(relax.op.nn, name.removeprefix("relax.nn."))
         if name.endswith("softmax"):
             made = op(source, axis=-1)
         elif name == "relax.nn.rms_norm":
@@ -154,15 +157,15 @@ class _First(relax.PyExprMutator):
     def _source(self, expr: relax.Expr) -> relax.Expr | None:
         """What a reshape takes, if an expression is one."""
         call = self._behind(expr)
-        return call.args[0] if call is not None and _name(call) == "relax.reshape" else None
+        return call.args[0] if call is not None and operator(call) == "relax.reshape" else None
 
     def _takes_in(self, expr: relax.Expr) -> bool:
         """Whether a value is that of a product, or of elementwise operators that are fused into one."""
-        if (call := self._behind(expr)) is None or _name(call) in _PRODUCTS:
+        if (call := self._behind(expr)) is None or operator(call) in _PRODUCTS:
             return call is not None
         if expr not in self._fused:
             alike = [a for a in call.args if isinstance(a, relax.Var) and dimensions(a) == dimensions(call)]
-            self._fused[expr] = _name(call) in _ELEMENTWISE and any(self._takes_in(a) for a in alike)
+            self._fused[expr] = operator(call) in _ELEMENTWISE and any(self._takes_in(a) for a in alike)
         return self._fused[expr]
 
     def _behind(self, expr: relax.Expr) -> relax.Call | None:
@@ -171,24 +174,20 @@ class _First(relax.PyExprMutator):
         return value if isinstance(value, relax.Call) else None
 
 
-def _name(call: relax.Call) -> str:
-    return str(getattr(call.op, "name", ""))
-
-
 def _last(call: relax.Call, rank: int) -> bool:
     """Whether a norm or softmax is one of the last dimension alone."""
-    axes = [call.attrs.axis] if _name(call).endswith("softmax") else call.attrs.axes
+    axes = [call.attrs.axis] if operator(call).endswith("softmax") else call.attrs.axes
     return [int(a) % rank for a in axes] == [rank - 1]
 
 
 def _keeps_order(call: relax.Call) -> bool:
     """Whether a call changes the shape of its first operand alone, not the order of its elements."""
-    if _name(call) not in _RESHAPES and _name(call) != "relax.permute_dims":
+    if operator(call) not in _RESHAPES and operator(call) != "relax.permute_dims":
         return False
     shape, source = dimensions(call), dimensions(call.args[0])
     if shape is None or source is None:
         return False
-    if _name(call) in _RESHAPES:
+    if operator(call) in _RESHAPES:
         return True
     digits = Digits.of(source)
     digits.permute([int(a) for a in call.attrs.axes] if call.attrs.axes else range(len(source))[::-1])

@@ -9,7 +9,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-__all__ = ["constant", "dimensions"]
+__all__ = ["constant", "dimensions", "operator"]
 
 
 def constant(expr: relax.Expr, bound: Callable[[relax.Var], relax.Expr | None]) -> np.ndarray | None:
@@ -24,3 +24,8 @@ def dimensions(expr: relax.Expr) -> list[int] | None:
     if values is None or not all(isinstance(d, int | tvm.tirx.IntImm) for d in values):
         return None
     return [int(d) for d in values]
+
+
+def operator(call: relax.Call) -> str:
+    """The name of what a call calls if that is an operator, as `relax.add`; else nothing."""
+    return str(getattr(call.op, "name", ""))
