@@ -17,6 +17,7 @@ import pytest
 from tt_measure import WorkerError, WorkerPool
 from tt_measure.kept import Kept
 from tt_measure.process import CallError
+from tt_measure.team import Team
 from tt_spec import Bar, PieceFailure, Plugins
 from tt_spec.pieces.once_evaluator import OnceEvaluator
 from tt_spec.roles import Evaluator, Measurer
@@ -559,7 +560,15 @@ def test_finalists_are_built_by_all_workers_each_task_where_it_will_race(pool, t
     assert not any(p.tokens for p in pool._team.processes), "they may be replaced"
 
 
-def test_a_finalist_that_cannot_be_built_costs_its_neighbours_nothing(pool, tmp_path):
+@pytest.mark.parametrize("slow", [False, True], ids=["at once", "after its worker's end"])
+def test_a_finalist_that_cannot_be_built_costs_its_neighbours_nothing(pool, tmp_path, monkeypatch, slow):
+    def submitted(team, *args):
+        job = submit(team, *args)
+        time.sleep(0.3 if slow else 0.0)
+        return job
+
+    submit = Team.submit
+    monkeypatch.setattr(Team, "submit", submitted)
     tasks, _ = several(tmp_path, 2)
     bad = np.array([wild.row("build-die", 1, 1), wild.row("build-raise", 1, 2), *oks(1, first=3)])
     pool.prepare([(tasks[0], bad), (tasks[1], np.array(oks(2, first=10)))])

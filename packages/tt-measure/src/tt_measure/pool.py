@@ -208,7 +208,10 @@ class WorkerPool:
         self._prepared, limit_s = {p: {} for p in team.processes}, self._builds.limit_s(self.build_timeout_s)
         for task, codes in wanted:
             rows = {token(row): row for row in np.ascontiguousarray(codes, dtype=np.int64)}
-            p = max(team.processes, key=lambda p: (self._held(p, task, rows), -p.load))
+            left = [p for p in team.processes if not p.lost]  # a row may have ended its worker
+            if not left:
+                break
+            p = max(left, key=lambda p: (self._held(p, task, rows), -p.load))
             kept, made = p.kept.get(task.key, {}), self._prepared[p]
             for name, row in rows.items():
                 if name not in kept:
