@@ -142,3 +142,28 @@ def test_a_transposed_convolution_of_a_sequence_and_weights_that_are_computed():
         assert operators(passed(mod)).count("relax.nn.conv2d") == 1
         arrays = [rng.standard_normal(s).astype("float32") for s in shapes]
         np.testing.assert_allclose(run(passed(mod), *arrays), run(mod, *arrays), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_gelu_written_out_stays_with_the_convolution_of_a_sequence(transposed):
+    """x / 2 * (1 + erf(x / sqrt 2)), with a clip and a constant minus the value behind it."""
+    rng = np.random.default_rng(0)
+    weight = relax.const(rng.standard_normal((4, 4, 3)).astype("float32"))
+
+    def make(builder, x):
+        op, emit = relax.op, builder.emit
+        y = emit(op.nn.conv1d_transpose(x, weight, strides=2) if transposed else op.nn.conv1d(x, weight))
+        half = emit(op.divide(y, relax.const(np.float32(2**0.5))))
+        z = emit(op.multiply(y, emit(op.add(emit(op.erf(half)), relax.const(np.float32(1))))))
+        z = emit(op.clip(emit(op.multiply(z, relax.const(np.float32(0.5)))), -0.1, 2.0))
+        return op.subtract(relax.const(rng.standard_normal((4, 1)).astype("float32")), z)
+
+    before = model(make, (1, 4, 12))
+    after = passed(before)
+    found = operators(after)
+    following = ("divide", "erf", "add", "multiply", "clip", "subtract")
+    start = found.index("relax.nn.conv2d")
+    places = [found.index(f"relax.{name}") for name in following]
+    assert start < min(places) and max(places) < found.index("relax.reshape", start)
+    x = rng.standard_normal((1, 4, 12)).astype("float32")
+    np.testing.assert_allclose(run(after, x), run(before, x), rtol=1e-4, atol=1e-5)

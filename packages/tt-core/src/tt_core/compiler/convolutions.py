@@ -14,14 +14,12 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from tt_core.compiler.elementwise import OF_SEVERAL, UNARY
 from tt_core.compiler.subpixel import Axis, subpixel_weights
 from tt_core.compiler.values import constant, dimensions, operator
 
 __all__ = ["as_conv2d"]
 
-_ACTIVATIONS = ("relax.nn.relu", "relax.nn.leakyrelu", "relax.sigmoid", "relax.tanh", "relax.nn.silu", "relax.nn.gelu")
-_EITHER = ("relax.add", "relax.multiply", "relax.maximum", "relax.minimum")
-_ARITHMETIC = (*_EITHER, "relax.subtract", "relax.divide")
 _ONE = Axis(1, 1, 1, 0, 1)
 """The height of a sequence."""
 
@@ -76,10 +74,10 @@ class _Rewriter(relax.PyExprMutator):
             found = self._of_a_sequence(call)
         elif name in ("relax.nn.conv1d_transpose", "relax.nn.conv2d_transpose"):
             found = self._transposed(call)
-        elif name in _ACTIVATIONS:
+        elif name in UNARY:
             found = self._activated(call)
-        elif name in _ARITHMETIC:
-            found = self._with_constant(name, call) or self._of_two(call)
+        elif name in OF_SEVERAL:
+            found = self._of_several(call)
         return call if found is None else self._placed(found)
 
     # -- convolutions ----------------------------------------------------------------------------------------------
@@ -141,32 +139,33 @@ class _Rewriter(relax.PyExprMutator):
         before = self._behind(call.args[0])
         if before is None:
             return None
-        return replace(before, value=self.builder_.emit(relax.Call(call.op, [before.value], call.attrs)))
-
-    def _with_constant(self, name: str, call: relax.Call) -> _Result | None:
-        mine, other = call.args
-        if (before := self._behind(mine)) is None and name in _EITHER:
-            mine, other = other, mine
-            before = self._behind(mine)
-        value = None if before is None else constant(other, self.lookup_binding)
-        if before is None or value is None:
-            return None
-        channels, spatial = before.places.channels, 1 if before.places.sequence else 2
-        if value.size > 1:
-            if (1, *value.shape)[-spatial - 2 :] != (1, channels, *[1] * spatial):
-                return None
-            value = np.tile(value.reshape(-1), before.places.phases).reshape(1, -1, 1, 1)
-        elif value.ndim > spatial + 2:
-            return None
-        made = relax.Call(call.op, [before.value, relax.const(value, str(value.dtype))], call.attrs)
+        made = relax.Call(call.op, [before.value, *call.args[1:]], call.attrs)
         return replace(before, value=self.builder_.emit(made))
 
-    def _of_two(self, call: relax.Call) -> _Result | None:
-        """Two results that belong in the same places."""
-        one, two = (self._behind(a) for a in call.args)
-        if one is None or two is None or one.places != two.places:
+    def _of_several(self, call: relax.Call) -> _Result | None:
+        """Arithmetic of results that belong in the same places, and of constants that are one value per channel."""
+        results = [self._behind(a) for a in call.args]
+        first = next((r for r in results if r is not None), None)
+        if first is None or any(r is not None and r.places != first.places for r in results):
             return None
-        return replace(one, value=self.builder_.emit(relax.Call(call.op, [one.value, two.value], call.attrs)))
+        operands = [
+            self._of_channels(a, first.places) if r is None else r.value
+            for a, r in zip(call.args, results, strict=True)
+        ]
+        if any(o is None for o in operands):
+            return None
+        return replace(first, value=self.builder_.emit(relax.Call(call.op, operands, call.attrs)))
+
+    def _of_channels(self, operand: relax.Expr, places: _Places) -> relax.Expr | None:
+        """A constant that is broadcast along all but the channels, for a result of all phases."""
+        value, spatial = constant(operand, self.lookup_binding), 1 if places.sequence else 2
+        if value is None or value.ndim > spatial + 2:
+            return None
+        if value.size > 1:
+            if (1, *value.shape)[-spatial - 2 :] != (1, places.channels, *[1] * spatial):
+                return None
+            value = np.tile(value.reshape(-1), places.phases).reshape(1, -1, 1, 1)
+        return relax.const(value, str(value.dtype))
 
     def _behind(self, expr: Any) -> _Result | None:
         while isinstance(expr, relax.Var) and expr not in self._known:

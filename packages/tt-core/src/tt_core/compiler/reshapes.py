@@ -14,6 +14,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from tt_core.compiler.elementwise import ELEMENTWISE
 from tt_core.compiler.permutation import Digits
 from tt_core.compiler.values import constant, dimensions, operator
 
@@ -24,17 +25,6 @@ _PRODUCTS = frozenset(
 )
 """Operators into which TVM fuses the elementwise ones behind them."""
 
-_UNARY = (
-    "abs acos acosh asin asinh astype atan atanh bitwise_not ceil clip cos cosh erf exp floor isfinite isinf isnan log"
-    " logical_not negative round rsqrt sigmoid sign sin sinh sqrt square tan tanh trunc nn.gelu nn.gelu_tanh"
-    " nn.leakyrelu nn.relu nn.selu nn.silu nn.softplus"
-)
-_OF_SEVERAL = (
-    "add atan2 bitwise_and bitwise_or bitwise_xor divide equal floor_divide floor_mod greater greater_equal left_shift"
-    " less less_equal log_add_exp logical_and logical_or logical_xor maximum minimum mod multiply not_equal power"
-    " right_shift subtract where"
-)
-_ELEMENTWISE = frozenset(f"relax.{n}" for n in f"{_UNARY} {_OF_SEVERAL}".split())
 _OF_ROWS = frozenset(f"relax.nn.{n}" for n in ("layer_norm", "log_softmax", "rms_norm", "softmax"))
 _RESHAPES = frozenset(f"relax.{n}" for n in ("expand_dims", "flatten", "reshape", "squeeze"))
 
@@ -96,7 +86,7 @@ class _First(relax.PyExprMutator):
             return self._joined(call)
         if operator(call) in _OF_ROWS:
             return self._of_rows(call)
-        return self._first(call) if operator(call) in _ELEMENTWISE else call
+        return self._first(call) if operator(call) in ELEMENTWISE else call
 
     def _joined(self, call: relax.Call) -> relax.Expr:
         """One reshape of what a chain of them started from; nothing where the shape is that one's."""
@@ -165,7 +155,7 @@ class _First(relax.PyExprMutator):
             return call is not None
         if expr not in self._fused:
             alike = [a for a in call.args if isinstance(a, relax.Var) and dimensions(a) == dimensions(call)]
-            self._fused[expr] = operator(call) in _ELEMENTWISE and any(self._takes_in(a) for a in alike)
+            self._fused[expr] = operator(call) in ELEMENTWISE and any(self._takes_in(a) for a in alike)
         return self._fused[expr]
 
     def _behind(self, expr: relax.Expr) -> relax.Call | None:
