@@ -259,11 +259,15 @@ def test_copies_of_a_constant_take_turns_over_all_runs():
         arguments=lambda repacked: [x, weights], device=tvm.cpu(), zeros=nullcontext, sync=lambda: None
     )
     called: list[Any] = []
-    run = TvmCandidate(work, {"main": lambda *args: called.append(args)}, 0.0).with_copies(1, 1000)
-    assert run(4) > 0 and run(2) > 0
+    one, two = (
+        TvmCandidate(work, {"main": lambda *args: called.append(args)}, 0.0, repacked)
+        for repacked in (SimpleNamespace(position=1), None)
+    )
+    first, second = module._with_cold([one, two], 1000)
+    assert first(4) > 0 and second(2) > 0
     assert all(a is x and np.array_equal(b.numpy(), weights.numpy()) for a, b in called)
     copies = [id(b) for _, b in called]
-    assert len(set(copies)) == 3 and copies == copies[:3] * 2, "1,000 bytes are three copies of 400"
+    assert len(set(copies)) == 3 and copies == copies[:3] * 2, "1,000 bytes are three copies of 400, whoever runs"
 
 
 def test_the_process_says_what_it_has(backend):

@@ -21,8 +21,8 @@ MOST_RETIME, CHECK_S = 0.2, 0.06
 """Share of the minutes that re-timing may have where operators are many, and what checking each of them takes at least.
 The lightest are not raced then."""
 
-COLD_S = 0.5
-"""Re-timing the best of each form with weights from memory, for an operator that has several; most are not heavy."""
+COLD_S = 1.5
+"""Building and re-timing the best of each form with weights from memory, for an operator that has several."""
 
 APPLY_S = 0.03
 """Applying an operator's winner before the model is compiled; its space is open."""

@@ -293,7 +293,21 @@ def _with_cold(candidates: Sequence[TvmCandidate], size: int) -> list[Callable[[
     if len(positions) != 1:
         return [c.run for c in candidates]
     (position,) = positions
-    return [c.with_copies(position, size) for c in candidates]
+    turns: dict[int, Iterator[tvm.runtime.Tensor]] = {}
+
+    def cold(candidate: TvmCandidate) -> Callable[[int], float]:
+        array = candidate.arguments()[position]
+        if id(array) not in turns:  # programs that take one form share its copies: what one used last is cold by then
+            turns[id(array)] = _copies(array, size)
+        return candidate.with_turns(position, turns[id(array)])
+
+    return [cold(c) for c in candidates]
+
+
+def _copies(array: tvm.runtime.Tensor, size: int) -> Iterator[tvm.runtime.Tensor]:
+    """Copies of an array in turn, at least two, together `size` bytes or more."""
+    content = array.numpy()
+    return cycle([tvm.runtime.tensor(content, array.device) for _ in range(max(2, -(-size // content.nbytes)))])
 
 
 class TvmCandidate:
@@ -306,20 +320,21 @@ class TvmCandidate:
         self._call, self._right = library["main"], False
 
     def run(self, n: int) -> float:
-        return self._timed(n, repeat(self._work.arguments(self._repacked)))
+        return self._timed(n, repeat(self.arguments()))
 
     @property
     def repacked(self) -> Repacked | None:
         """The constant that it takes in another form."""
         return self._repacked
 
-    def with_copies(self, position: int, size: int) -> Callable[[int], float]:
-        """`run` with another copy of an argument each time: at least two, together `size` bytes or more."""
-        args = self._work.arguments(self._repacked)
-        array = args[position].numpy()
-        copies = [tvm.runtime.tensor(array, self._work.device) for _ in range(max(2, -(-size // array.nbytes)))]
-        turns = cycle([[*args[:position], copy, *args[position + 1 :]] for copy in copies])
-        return lambda n: self._timed(n, turns)
+    def arguments(self) -> list[tvm.runtime.Tensor]:
+        """What it is called with."""
+        return self._work.arguments(self._repacked)
+
+    def with_turns(self, position: int, turns: Iterator[tvm.runtime.Tensor]) -> Callable[[int], float]:
+        """`run` with the next of these as the argument of that position each time."""
+        args = self.arguments()
+        return lambda n: self._timed(n, ([*args[:position], one, *args[position + 1 :]] for one in turns))
 
     def _timed(self, n: int, turns: Iterator[Sequence[tvm.runtime.Tensor]]) -> float:
         """Seconds of an execution, the arguments of each being the next of these."""

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Network", "Winners", "beats", "leaders", "race"]
 
-ROUNDS, ROUND_MS, LIGHT_MS = 10, 10.0, 2.0
-"""Rounds of a race, and how long a program is timed in each: in those of light tasks a fifth."""
+ROUNDS, ROUND_MS, LIGHT_MS = 10, 5.0, 2.0
+"""Rounds of a race, and how long a program is timed in each: in those of light tasks less."""
 
 KEEP, WITHIN = 4, 1.1
 """Finalists of a heavy task at most, and how many times the best's seconds one may have taken."""
@@ -30,9 +30,9 @@ race."""
 FALLEN = 8
 """Finalists of a task that may fail before it ships untuned."""
 
-COLD, COLD_WITHIN, COLD_MS = 8 << 20, 2.0, 5.0
-"""Bytes of constants from which on a model does not find them in the cache again, how many times the best's seconds the
-best program of another form may have taken to race with them cold, and how long it is timed in each round."""
+COLD, COLD_KEEP, COLD_WITHIN = 8 << 20, 3, 2.0
+"""Bytes of constants from which on a model does not find them in the cache again; finalists of a heavy task then, and
+how many times the best's seconds the best program of each other form may have taken to be one, too."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,11 @@ class Network:
         """Whether its weights are more than the cache keeps until they are read again."""
         return self.constants >= COLD
 
+    def cold_bytes(self, task: Task, rows: Sequence[np.ndarray]) -> int:
+        """Bytes of copies of their weights that programs of these rows take when they race: 0 if none changes their
+        form, since all lose about the same then."""
+        return self.constants if any(self.form(task, row) is not None for row in rows) else 0
+
     def several(self, task: Task) -> bool:
         """Whether programs of the task take its weights in several forms, as far as a few random ones tell."""
         rows = task.space.sample(16, np.random.default_rng(0))
@@ -111,11 +116,11 @@ def race(
     """Time each task's finalists again, interleaved with its untuned program, and verify the winner.
 
     The heaviest tasks come first, and only those that hold 95 % of the latency have several finalists: among the
-    others nothing is at stake. Where the best of them takes longer than others took in the search, it races with
-    those, too. Where the network's weights do not stay in the cache, the best of each form in which programs take
-    them race once more, each execution with weights from memory. A finalist that computes something else, crashes
-    or hangs loses its time in the pipeline, and the next one takes its place; after `FALLEN` of them the task ships
-    untuned.
+    others nothing is at stake. Where the network's weights do not stay in the cache, the best of each form in which
+    programs take them are among the finalists, and each execution takes weights from memory. Elsewhere, where the best
+    takes longer than others took in the search, it races with those, too. A finalist that computes something else,
+    crashes or hangs loses its time in the pipeline, and the next one takes its place; after `FALLEN` of them the task
+    ships untuned.
 
     Args:
         failed: Told of each such finalist.
@@ -147,13 +152,27 @@ def _wanted(
     """The rows that tasks' races and checks will ask for; those of checks alone where it is late."""
     found = []
     for p, many in some:
-        near = _near(p, KEEP if many and not late else 1)
-        if near and many and not late and network is not None:
-            known = {tuple(row) for row, _ in near}
-            near += [one for one in _forms(p, near[0], network) if tuple(one[0]) not in known]
-        if near:
-            found.append((p.task, np.stack([row for row, _ in near])))
+        rivals = _rivals(p, many, network)[: 1 if late else None]
+        if rivals:
+            found.append((p.task, np.stack([row for row, _ in rivals])))
     return found
+
+
+def _rivals(p: Pipeline, many: bool, network: Network | None) -> list[tuple[np.ndarray, float]]:
+    """A task's finalists with their seconds, the fastest first, then those of other forms: no form has fewer weights
+    than the one in which they are, and nothing races with a program that takes them so."""
+    keep = COLD_KEEP if network is not None else KEEP
+    near = _near(p, keep if many else 1)
+    if network is None or not many or not near or network.form(p.task, near[0][0]) is None:
+        return near
+    forms = {network.form(p.task, row) for row, _ in near}
+    for row, seconds in p.top(len(p.rows)):
+        if seconds > COLD_WITHIN * p.best_s:
+            break
+        if (form := network.form(p.task, row)) not in forms:
+            forms.add(form)
+            near.append((row, seconds))
+    return near
 
 
 def _near(p: Pipeline, most: int) -> list[tuple[np.ndarray, float]]:
@@ -180,7 +199,7 @@ def _winner(
         many: Whether there may be several finalists.
         timed: Whether they race; else the best that computes the right result ships.
     """
-    keep, ms = (KEEP, ROUND_MS) if many else (1, LIGHT_MS)
+    ms = ROUND_MS if many else LIGHT_MS
     fallen = 0
 
     def fell(row: np.ndarray, error: str, why: str) -> None:
@@ -191,25 +210,25 @@ def _winner(
         p.restore([found])
         failed(found)
 
-    while fallen < FALLEN and (near := _near(p, keep)):
-        row, seconds = near[0]
+    while fallen < FALLEN and (rivals := _rivals(p, many, network)):
+        rows = [row for row, _ in rivals]
+        row, seconds = rivals[0]
         if timed:
-            raced = _heat(p.task, [row for row, _ in near], ms, measurer, fell)
+            cold = 0 if network is None else network.cold_bytes(p.task, rows)
+            raced = _heat(p.task, rows, (ms, cold), measurer, fell)
             if not raced:
                 continue
             row, times, untuned = min(raced, key=_median)
-            if many and (others := _disappointed(p, [row for row, _ in near], float(np.median(times)))):
-                raced = _heat(p.task, [row, *others], ms, measurer, fell)
+            if many and not cold and (others := _disappointed(p, rows, float(np.median(times)))):
+                raced = _heat(p.task, [row, *others], (ms, 0), measurer, fell)
                 if not raced:
                     continue
                 row, times, untuned = min(raced, key=_median)
             seconds = float(np.median(times))
             if beats(untuned, times):
                 return None, float(np.median(untuned))
-            if network is not None:
-                alone, (row, seconds) = row, _in_network(p, (row, seconds), measurer, network, fell)
-                if row is not alone:
-                    say(f"{p.task.name}: what ships is not the fastest alone, but with weights from memory")
+            if cold and network is not None and network.form(p.task, row) != network.form(p.task, rows[0]):
+                say(f"{p.task.name}: what ships is not the fastest alone, but with weights from memory")
         if _sound(p.task, row, measurer, fell):
             return row, seconds
     return None, _untuned_s(p.task, measurer) if fallen else p.best_s
@@ -235,11 +254,15 @@ _Fell = Callable[[np.ndarray, str, str], None]
 """Told of a row that failed, its kind of error and why."""
 
 
-def _heat(task: Task, rows: list[np.ndarray], ms: float, measurer: Judges, fell: _Fell) -> list[_Raced]:
+def _heat(task: Task, rows: list[np.ndarray], how: tuple[float, int], measurer: Judges, fell: _Fell) -> list[_Raced]:
     """Each row that runs with its seconds and the untuned program's. Where the race breaks off, each row is checked
-    alone, which says which of them is to blame, and where none is, each races alone."""
+    alone, which says which of them is to blame, and where none is, each races alone.
+
+    Args:
+        how: The race's `min_ms` and `cold`.
+    """
     try:
-        *times, untuned = measurer.race(task, np.stack(rows), ROUNDS, ms, True)
+        *times, untuned = measurer.race(task, np.stack(rows), ROUNDS, how[0], True, how[1])
         return [(row, mine, untuned) for row, mine in zip(rows, times, strict=True)]
     except ProgramError as e:
         if len(rows) == 1:
@@ -247,35 +270,7 @@ def _heat(task: Task, rows: list[np.ndarray], ms: float, measurer: Judges, fell:
             return []
     left = [row for row in rows if _sound(task, row, measurer, fell)]
     together = [left] if len(left) < len(rows) else [[row] for row in left]
-    return [one for some in together if some for one in _heat(task, some, ms, measurer, fell)]
-
-
-def _in_network(
-    p: Pipeline, best: tuple[np.ndarray, float], measurer: Judges, network: Network, fell: _Fell
-) -> tuple[np.ndarray, float]:
-    """The best row and its seconds, or the best of another form that is faster with cold weights, with those it takes
-    alone. Nothing races with a program that takes the weights as they are: no form has fewer."""
-    every = rivals = _forms(p, best, network)
-    if len(rivals) == 1:
-        return best
-    try:
-        times = measurer.race(p.task, np.stack([row for row, _ in rivals]), ROUNDS, COLD_MS, False, network.constants)
-    except ProgramError:
-        rivals = [best, *(one for one in rivals[1:] if _sound(p.task, one[0], measurer, fell))]
-        return best if len(rivals) == len(every) else _in_network(p, best, measurer, network, fell)
-    ahead = [i for i in range(1, len(rivals)) if beats(times[i], times[0])]
-    return rivals[min(ahead, key=lambda i: float(np.median(times[i])))] if ahead else best
-
-
-def _forms(p: Pipeline, best: tuple[np.ndarray, float], network: Network) -> list[tuple[np.ndarray, float]]:
-    """The best row with its seconds, then the best of each other form; it alone where it takes the weights as they
-    are."""
-    forms = {network.form(p.task, best[0]): best}
-    for row, seconds in p.top(len(p.rows)) if None not in forms else ():
-        if seconds > COLD_WITHIN * p.best_s:
-            break
-        forms.setdefault(network.form(p.task, row), (row, seconds))
-    return list(forms.values())
+    return [one for some in together if some for one in _heat(task, some, how, measurer, fell)]
 
 
 def _sound(task: Task, row: np.ndarray, measurer: Judges, fell: _Fell) -> bool:
