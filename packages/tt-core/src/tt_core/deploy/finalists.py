@@ -218,7 +218,7 @@ def _winner(
             raced = _heat(p.task, rows, (ms, cold), measurer, fell)
             if not raced:
                 continue
-            row, times, untuned = min(raced, key=_median)
+            row, times, untuned = _first(p.task, raced, network if cold else None)
             if many and not cold and (others := _disappointed(p, rows, float(np.median(times)))):
                 raced = _heat(p.task, [row, *others], (ms, 0), measurer, fell)
                 if not raced:
@@ -240,6 +240,15 @@ _Raced = tuple[np.ndarray, list[float], list[float]]
 
 def _median(raced: _Raced) -> float:
     return float(np.median(raced[1]))
+
+
+def _first(task: Task, raced: list[_Raced], network: Network | None) -> _Raced:
+    """The fastest of the form that the first has; one of another form if it beats that."""
+    if network is None:
+        return min(raced, key=_median)
+    form = network.form(task, raced[0][0])
+    best = min((r for r in raced if network.form(task, r[0]) == form), key=_median)
+    return min((r for r in raced if r is best or beats(r[1], best[1])), key=_median)
 
 
 def _disappointed(p: Pipeline, raced: list[np.ndarray], best_s: float) -> list[np.ndarray]:
