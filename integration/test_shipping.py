@@ -178,7 +178,7 @@ def test_a_finalist_that_disappoints_races_with_those_that_looked_slower(pipelin
 
 @pytest.mark.parametrize(
     ("others", "megabytes", "forms", "first"),
-    [(0.9, 100, 2, False), (1.1, 100, 2, True), (0.9, 1, 2, True), (0.9, 100, 1, False)],
+    [(0.9, 100, 2, False), (1.1, 100, 2, True), (1.0, 100, 2, True), (0.9, 1, 2, True), (0.9, 100, 1, False)],
 )
 def test_the_form_that_is_faster_with_weights_from_memory_ships(pipeline, others, megabytes, forms, first):
     """Two programs, of which the second is 1 % slower alone; of a network that does not fit the cache it says nothing

@@ -88,10 +88,9 @@ class Network:
         """Whether its weights are more than the cache keeps until they are read again."""
         return self.constants >= COLD
 
-    def cold_bytes(self, task: Task, rows: Sequence[np.ndarray]) -> int:
-        """Bytes of copies of their weights that programs of these rows take when they race: 0 if none changes their
-        form, since all lose about the same then."""
-        return self.constants if any(self.form(task, row) is not None for row in rows) else 0
+    def changed(self, task: Task, rows: Sequence[np.ndarray]) -> bool:
+        """Whether a program of these rows changes the form of its weights; else all lose about as much by cold ones."""
+        return any(self.form(task, row) is not None for row in rows)
 
     def several(self, task: Task) -> bool:
         """Whether programs of the task take its weights in several forms, as far as a few random ones tell."""
@@ -159,8 +158,8 @@ def _wanted(
 
 
 def _rivals(p: Pipeline, many: bool, network: Network | None) -> list[tuple[np.ndarray, float]]:
-    """A task's finalists with their seconds, the fastest first, then those of other forms: no form has fewer weights
-    than the one in which they are, and nothing races with a program that takes them so."""
+    """A task's finalists with their seconds, the fastest first, then the best of each other form. A best that takes
+    the weights as they are needs no such rivals: no other form has fewer bytes."""
     keep = COLD_KEEP if network is not None else KEEP
     near = _near(p, keep if many else 1)
     if network is None or not many or not near or network.form(p.task, near[0][0]) is None:
@@ -214,12 +213,12 @@ def _winner(
         rows = [row for row, _ in rivals]
         row, seconds = rivals[0]
         if timed:
-            cold = 0 if network is None else network.cold_bytes(p.task, rows)
-            raced = _heat(p.task, rows, (ms, cold), measurer, fell)
+            around = network if network is not None and network.changed(p.task, rows) else None
+            raced = _heat(p.task, rows, (ms, 0 if around is None else around.constants), measurer, fell)
             if not raced:
                 continue
-            row, times, untuned = _first(p.task, raced, network if cold else None)
-            if many and not cold and (others := _disappointed(p, rows, float(np.median(times)))):
+            row, times, untuned = _fastest(p.task, raced, around)
+            if many and around is None and (others := _disappointed(p, rows, float(np.median(times)))):
                 raced = _heat(p.task, [row, *others], (ms, 0), measurer, fell)
                 if not raced:
                     continue
@@ -227,7 +226,7 @@ def _winner(
             seconds = float(np.median(times))
             if beats(untuned, times):
                 return None, float(np.median(untuned))
-            if cold and network is not None and network.form(p.task, row) != network.form(p.task, rows[0]):
+            if around is not None and around.form(p.task, row) != around.form(p.task, rows[0]):
                 say(f"{p.task.name}: what ships is not the fastest alone, but with weights from memory")
         if _sound(p.task, row, measurer, fell):
             return row, seconds
@@ -242,8 +241,9 @@ def _median(raced: _Raced) -> float:
     return float(np.median(raced[1]))
 
 
-def _first(task: Task, raced: list[_Raced], network: Network | None) -> _Raced:
-    """The fastest of the form that the first has; one of another form if it beats that."""
+def _fastest(task: Task, raced: list[_Raced], network: Network | None) -> _Raced:
+    """In a network the fastest of the form that the first has, or one of another form that beats it: the search knew
+    that form as the fastest over minutes, the race sees a moment. The fastest elsewhere."""
     if network is None:
         return min(raced, key=_median)
     form = network.form(task, raced[0][0])
