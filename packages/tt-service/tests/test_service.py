@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -13,11 +14,13 @@ import numpy as np
 import pytest
 from tt_service import app, wire
 from tt_service.broker import Agent
+from tt_service.channel import Channel
 from tt_service.client import HttpService
 from tt_service.database import path_of
 from tt_service.errors import ServiceError
 from tt_service.http import Gone, Http
 from tt_service.keys import Keys
+from tt_service.runner import Bounds, Runner
 from tt_service.thinking import Inbox, Thought
 from tt_service_house import Bench, Judge, house, job_of
 from tt_spec import Entry, Plugins, RunInfo, WallClock, hookimpl
@@ -300,6 +303,20 @@ def test_who_asks_for_recipes_finds_the_process_of_the_job_started(tmp_path, mon
         assert unused.poll() is not None and thinkers._spare is None
         last = waiting()
     assert last.poll() is not None, "a server that ends leaves none"
+
+
+def test_a_killed_process_is_gone_before_its_channel_says_so(monkeypatch):
+    receive, told = Channel.receive, threading.Event()
+    monkeypatch.setattr(Channel, "receive", lambda channel: (told.wait(30), receive(channel))[1])
+    runner, heard = Runner(Bounds()), []
+    runner.start(spare=True)
+    assert runner.process is not None and runner.listen(lambda message: None)
+    runner.process.kill()
+    runner.process.wait()
+    assert not runner.listen(heard.append)
+    told.set()
+    runner.end()
+    assert heard == []
 
 
 def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):

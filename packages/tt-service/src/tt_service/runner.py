@@ -84,11 +84,13 @@ class Runner:
         threading.Thread(target=self._read, daemon=True, name="job").start()
 
     def listen(self, hear: Callable[[dict[str, Any] | None], None]) -> bool:
-        """Tell somebody of each message, then of None when it is gone; from a thread. False if it is gone already."""
+        """Tell somebody of each message, then of None when it is gone; from a thread. False if it is gone already, also
+        where its channel has not told yet."""
         with self._changing:
-            if not self._gone:
-                self._hear = hear
-            return not self._gone
+            if self._gone or (self.process is not None and self.process.poll() is not None):
+                return False
+            self._hear = hear
+            return True
 
     def send(self, what: str, **fields: Any) -> None:
         """A message to the process; an answer lets it think on."""
