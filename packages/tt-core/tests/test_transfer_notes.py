@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from tt_core.events.transfer import TransferNotes
 from tt_spec import Batch, RunInfo, TaskState
 from tt_spec.pieces.synthetic import synthetic_task
@@ -29,13 +30,32 @@ def test_sources_failures_and_what_was_dropped_are_said_once():
     ]
 
 
-def test_weights_are_named_once_and_those_of_another_machine_as_such():
+def said_of_weights(options):
+    said: list[str] = []
+    notes, run = TransferNotes(said.append), RunInfo("r", (TASK,), options)
+    for _ in range(2):
+        notes.tt_batch_measured(run, TaskState(TASK), batch(weights="znver4/A/2 cores, znver5/A/2 cores"), [])
+    return said
+
+
+def test_weights_of_another_machine_are_named_once_and_as_such():
     other = ", another machine than this one"
     cases = (("znver4/A/2 cores", ""), ("znver5/A/2 cores", ""), ("znver3/B/2 cores", other), ("znver4/A", other))
     for device, more in cases:
-        said: list[str] = []
-        notes, run = TransferNotes(said.append), RunInfo("r", (TASK,), {"device": device})
-        for _ in range(2):
-            notes.tt_batch_measured(run, TaskState(TASK), batch(weights="znver4/A/2 cores, znver5/A/2 cores"), [])
-        known = "znver4/A/2 cores, znver5/A/2 cores"
-        assert said == [f"first batches are chosen by what a cost model learned beforehand on {known}{more}"]
+        known = "which learned beforehand on znver4/A/2 cores, znver5/A/2 cores"
+        assert said_of_weights({"device": device}) == [f"first batches are chosen by a cost model, {known}{more}"]
+
+
+@pytest.mark.parametrize(
+    ("draft", "surrogate", "named"),
+    [
+        ("shipped", None, "the weights that ship with tt"),
+        ("shipped", "shipped", "the weights that ship with tt"),
+        ("none", "mine.st", "the weights in mine.st"),
+        ("mine.st", "shipped", "the weights in mine.st and the weights that ship with tt"),
+    ],
+)
+def test_weights_are_called_by_what_the_recipe_calls_them(draft, surrogate, named):
+    recipe = {"draft": {"piece": "xgb", "weights": draft}, "surrogate": {"piece": "atformer", "weights": surrogate}}
+    (line,) = said_of_weights({"device": "znver4/A/2 cores", "recipe": recipe})
+    assert line.startswith(f"first batches are chosen by {named}, which learned beforehand on znver4/A")

@@ -87,6 +87,19 @@ def test_knows_nothing_of_other_kinds_of_operator_and_of_other_columns():
         assert not model.predict(t, t.space.encode(np.array([[0, 0], [3, 1]]))).mean.any()
 
 
+def test_a_kind_that_it_never_saw_is_learned_as_without_weights():
+    """So a search of such an operator is not worse for the weights: it is the same search."""
+    rng = np.random.default_rng(5)
+    softmax = task(tiled(64), op="softmax")
+    X = softmax.space.encode(softmax.space.sample(32, rng))
+    rows = [(softmax, X, rng.random(len(X)))]
+    taught, plain = pretrained(), XGB("knobs", rounds=40)
+    for model in (taught, plain):
+        model.fit(rows, np.random.default_rng(1))
+    got, want = (m.predict(softmax, X).mean for m in (taught, plain))
+    assert np.ptp(want) > 0 and np.array_equal(got, want)
+
+
 def test_measured_rows_outweigh_what_was_learned_elsewhere():
     model, here = pretrained(), task(tiled(64))
     codes = np.array([[i, o] for i in range(6) for o in range(2)])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from tt_spec import Batch, Listener, Measurement, RunInfo, TaskState
 
@@ -25,7 +26,8 @@ class TransferNotes(Listener):
         about, name = batch.info.get("transfer", {}), state.task.name
         if (where := batch.info.get("weights")) is not None:
             other = "" if run.options.get("device") in where.split(", ") else ", another machine than this one"
-            self._once(f"first batches are chosen by what a cost model learned beforehand on {where}{other}")
+            weights = _weights(run.options.get("recipe", {}))
+            self._once(f"first batches are chosen by {weights}, which learned beforehand on {where}{other}")
         if "tasks" in about:
             sources = ", ".join(f"{rows} of {task}" for task, rows in about["tasks"].items())
             self._once(f"{name}: its first cost model learned from {about['rows']} foreign rows ({sources})")
@@ -38,3 +40,10 @@ class TransferNotes(Listener):
         if text not in self._said:
             self._said.add(text)
             self.say(text)
+
+
+def _weights(recipe: Mapping[str, Any]) -> str:
+    """The weights that a described recipe names, those that came with tt as such."""
+    named = (str(recipe.get(role, {}).get("weights") or "none") for role in ("draft", "surrogate"))
+    kinds = ["the weights that ship with tt" if n == "shipped" else f"the weights in {n}" for n in named if n != "none"]
+    return " and ".join(dict.fromkeys(kinds)) or "a cost model"
