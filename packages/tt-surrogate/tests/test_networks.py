@@ -175,6 +175,37 @@ def test_fine_tuning_adapts_and_freezes_what_it_says(loss, freeze):
     assert np.corrcoef(piece.predict(TASK, X).mean, y)[0, 1] > 0.3
 
 
+@pytest.mark.parametrize("freeze", ["body", "none"])
+@pytest.mark.parametrize("momentum", [1.0, 0.75, 0.0])
+def test_with_momentum_what_fits_go_on_from_follows_what_they_find(freeze, momentum):
+    """Pruner's: a slow copy, of which each fit keeps the share `momentum`; what was learned beforehand stays."""
+    rng = np.random.default_rng(0)
+    piece = pretrained(ATFormer, freeze=freeze, tune_rate=1e-2, anchor=1.0, momentum=momentum)
+    assert piece.base_ is not None
+    before = {k: v.copy() for k, v in piece.base_.P.items()}
+    X, y = data(80, rng)
+    rows = [(TASK, X, 1.05 - y)]
+    piece.fit(rows, np.random.default_rng(1))
+    first = piece.fitted_
+    assert first is not None and piece.slow_ is not None
+    for name, v in piece.slow_.P.items():
+        assert v == pytest.approx(momentum * before[name] + (1 - momentum) * first.P[name], abs=1e-6)
+    alike = pretrained(ATFormer, freeze=freeze, tune_rate=1e-2, anchor=1.0)
+    alike.base_ = replace(piece.slow_)
+    for model in (piece, alike):
+        model.fit(rows, np.random.default_rng(2))
+    assert np.array_equal(piece.predict(TASK, X).mean, alike.predict(TASK, X).mean), "the second fit begins there"
+    assert all(np.array_equal(v, before[k]) for k, v in piece.base_.P.items())
+    moved = max(np.abs(piece.slow_.P[k] - v).max() for k, v in before.items())
+    assert (moved == 0) == (momentum == 1), "without momentum every fit begins from what was learned beforehand"
+
+
+@pytest.mark.parametrize("momentum", [-0.1, 1.01, float("nan")])
+def test_momentum_is_a_share(momentum):
+    with pytest.raises(ValueError, match=f"momentum is a share, from 0 to 1, got {momentum}"):
+        ATFormer(momentum=momentum)
+
+
 @pytest.mark.parametrize("freeze", ["body", "embedding", "none"])
 def test_few_rows_of_noise_do_not_spoil_what_was_learned(freeze):
     rng = np.random.default_rng(0)

@@ -66,6 +66,9 @@ class Network:
         anchor: Draws what is fine-tuned to what was learned beforehand, which 16 rows would spoil: the last layer by
             this penalty over the number of rows n; where more learn, n / (n + anchor) of the way is gone (weights
             averaged as by Wortsman et al. (2022), Robust fine-tuning of zero-shot models, CVPR). (default: 200)
+        momentum: A fit goes on from a copy of the weights that follows what fits find: of the copy it keeps this share,
+            the rest is the fit's. 1: the copy stays what was learned beforehand. (default: 1; Qiao et al. (2025),
+            Pruner, ASPLOS: 0.99)
         seconds: `fit` ends after so long, with what it has learned; a run whose fits are that long is not repeatable.
             (default: 10)
         threads: Of PyTorch; 0 means all. (default: 1, so that timing on the same machine is not disturbed)
@@ -93,10 +96,12 @@ class Network:
     tune_steps: int = 60
     tune_rate: float = 0.0
     anchor: float = 200.0
+    momentum: float = 1.0
     seconds: float = 10.0
     threads: int = 1
     base_: _Learned | None = field(default=None, init=False, repr=False)
     fitted_: _Learned | None = field(default=None, init=False, repr=False)
+    slow_: _Learned | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.weights = None if self.weights == "none" else self.weights
@@ -106,6 +111,8 @@ class Network:
             raise ValueError(f"freeze must be 'none', 'embedding' or 'body', got {self.freeze!r}")
         if min(self.epochs, self.batch, self.slate) < 1 or self.tune_steps < 0:
             raise ValueError("epochs, batch and slate must be positive, tune_steps not negative")
+        if not 0.0 <= self.momentum <= 1.0:
+            raise ValueError(f"momentum is a share, from 0 to 1, got {self.momentum}")
         if self.weights is None or self.freeze != "body":
             _need_torch()  # here, not after the first measured batch
 
@@ -161,7 +168,10 @@ class Network:
         if base is None:
             self.fitted_ = self._learn(groups, seed, self._plan(), None) if _has_torch() else None
         elif self.tune_steps:
-            self.fitted_ = self._tune(base, groups, seed)
+            slow = self.slow_ or base
+            self.fitted_ = self._tune(slow, groups, seed)
+            keep = np.float32(self.momentum)
+            self.slow_ = replace(base, P={k: keep * v + (1 - keep) * self.fitted_.P[k] for k, v in slow.P.items()})
 
     def predict(self, task: Task, X: Any) -> Prediction:
         learned = self.fitted_ or self._base()
@@ -183,7 +193,7 @@ class Network:
     ) -> None:
         _need_torch()
         seed, groups = int(rng.integers(2**31)), usable(groups)
-        self.weights, self.base_, self.fitted_ = None, None, None
+        self.weights, self.base_, self.fitted_, self.slow_ = None, None, None, None
         if not groups:
             return
 
@@ -242,7 +252,7 @@ class Network:
         return learned(train(P, self._forward, data, plan, seed, frozen, told, start))
 
     def _tune(self, base: _Learned, groups: list[Group], seed: int) -> _Learned:
-        """The network learned beforehand, adapted to rows of this run."""
+        """The network learned beforehand, or its slow copy, adapted to rows of this run."""
         data = Programs.of(groups, base.maxima)
         if self.freeze == "body":
             P = self._tune_head(base, data)
