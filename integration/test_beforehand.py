@@ -63,7 +63,7 @@ def test_recipes_with_shipped_weights_say_where_their_first_batch_was_learned(re
     first = next(e for e in told if e["event"] == "batch_measured")
     assert "cores" in first["info"]["weights"] and {row["origin"] for row in first["results"]} == {"weights"}
     notes = [e["text"] for e in told if e["event"] == "note"]
-    assert sum("chosen by the weights that ship with tt, which learned beforehand on" in n for n in notes) == 1
+    assert sum("chosen by the weights that ship with tt, learned beforehand on" in n for n in notes) == 1
     role = "draft" if recipe == "tt" else "surrogate"
     plain = ("--recipe", recipe, "--set", f"{role}.weights=none", "--history", "other.db", "--json")
     blind = events(here("tune", "op:matmul:64,64,64", "--trials", "4", *plain).stdout)

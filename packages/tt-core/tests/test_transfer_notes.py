@@ -42,7 +42,7 @@ def test_weights_of_another_machine_are_named_once_and_as_such():
     other = ", another machine than this one"
     cases = (("znver4/A/2 cores", ""), ("znver5/A/2 cores", ""), ("znver3/B/2 cores", other), ("znver4/A", other))
     for device, more in cases:
-        known = "which learned beforehand on znver4/A/2 cores, znver5/A/2 cores"
+        known = "learned beforehand on znver4/A/2 cores, znver5/A/2 cores"
         assert said_of_weights({"device": device}) == [f"first batches are chosen by a cost model, {known}{more}"]
 
 
@@ -58,4 +58,4 @@ def test_weights_of_another_machine_are_named_once_and_as_such():
 def test_weights_are_called_by_what_the_recipe_calls_them(draft, surrogate, named):
     recipe = {"draft": {"piece": "xgb", "weights": draft}, "surrogate": {"piece": "atformer", "weights": surrogate}}
     (line,) = said_of_weights({"device": "znver4/A/2 cores", "recipe": recipe})
-    assert line.startswith(f"first batches are chosen by {named}, which learned beforehand on znver4/A")
+    assert line.startswith(f"first batches are chosen by {named}, learned beforehand on znver4/A")

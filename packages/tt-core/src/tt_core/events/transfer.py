@@ -27,7 +27,7 @@ class TransferNotes(Listener):
         if (where := batch.info.get("weights")) is not None:
             other = "" if run.options.get("device") in where.split(", ") else ", another machine than this one"
             weights = _weights(run.options.get("recipe", {}))
-            self._once(f"first batches are chosen by {weights}, which learned beforehand on {where}{other}")
+            self._once(f"first batches are chosen by {weights}, learned beforehand on {where}{other}")
         if "tasks" in about:
             sources = ", ".join(f"{rows} of {task}" for task, rows in about["tasks"].items())
             self._once(f"{name}: its first cost model learned from {about['rows']} foreign rows ({sources})")
