@@ -170,8 +170,9 @@ class Network:
         elif self.tune_steps:
             slow = self.slow_ or base
             self.fitted_ = self._tune(slow, groups, seed)
-            keep = np.float32(self.momentum)
-            self.slow_ = replace(base, P={k: keep * v + (1 - keep) * self.fitted_.P[k] for k, v in slow.P.items()})
+            if self.momentum < 1.0:
+                keep, found = np.float32(self.momentum), self.fitted_.P
+                self.slow_ = replace(base, P={k: keep * v + (1 - keep) * found[k] for k, v in slow.P.items()})
 
     def predict(self, task: Task, X: Any) -> Prediction:
         learned = self.fitted_ or self._base()
