@@ -774,6 +774,41 @@ class Builds(Expecting):
             yield m
 
 
+class Opens(Turns):
+    """A slot of one trial for each task that has none yet, all known beforehand."""
+
+    def next(self, states, clock):
+        return next((Slot(i, trials=1) for i, s in enumerate(states) if not s.trials), None)
+
+    def ahead(self, states, clock, slot, rows):
+        return [Slot(i, trials=1) for i, s in enumerate(states) if not s.trials and i != slot.task][:rows]
+
+
+class Waves(Builds):
+    """Times nothing before all that it was told of is built; `waves`: how many were built at once."""
+
+    def __init__(self, clock):
+        super().__init__(clock)
+        self.waves = []
+
+    def measure(self, task, codes, bar):
+        if (left_s := self.free - self.clock.now()) > 0:
+            self.waves.append(left_s)
+            self.clock.advance(left_s)
+        return super().measure(task, codes, bar)
+
+
+def test_what_is_built_before_the_time_is_up_is_timed_in_it():
+    clock = VirtualClock()
+    tasks = [replace(wide_task(), key=f"k{i}", name=f"k{i}") for i in range(100)]
+    measurer = Waves(clock)
+    over = clock.now() + 60.0
+    minute = {"stoppers": [Minute(1000)], "halt": lambda: "its minute is over" if clock.now() > over else None}
+    out, _, _, _ = tune(tasks, measurer, Opens(), clock=clock, batch=16, **minute)
+    assert measurer.waves == [16, 16, 16, 12], "a row takes a second, and the last 12 s hold no sixteen"
+    assert out.trials == 60 + 1, "a fourth wave of sixteen would be built after 64 s, and one row of it timed"
+
+
 FOUR = [Slot(i, trials=4) for i in (0, 1, 0, 2, 2, 1)]
 
 

@@ -189,13 +189,14 @@ class Loop:
             _check(slot, self.states)
             if slot is None:
                 return None
-            self._foresee(slot)
+            self._foresee(slot, left)
         return self._numbered(slot, began)
 
-    def _foresee(self, slot: Slot) -> None:
+    def _foresee(self, slot: Slot, left: float) -> None:
         """Take what is known of the slots after this one, as far as they fill its batch: builds of one row would leave
-        all cores but one idle."""
-        room = min(self.batch, _rows_allowed(self.stoppers, self.whole)) - (slot.trials or self.batch)
+        all cores but one idle. All are built before the first is timed, so no more than are `left` to the run: what is
+        built when the time is up was built for nothing."""
+        room = min(self.batch, left) - (slot.trials or self.batch)
         if room < 1 or not (isinstance(self.scheduler, Foresees) and isinstance(self.measurer, Expects)):
             return
         for s in self.scheduler.ahead(self.states, self.clock, slot, int(room)):
