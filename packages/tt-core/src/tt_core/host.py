@@ -20,7 +20,18 @@ if TYPE_CHECKING:
     from tt_core.events.retell import Retold
     from tt_core.prepared import Prepared
 
-__all__ = ["Host"]
+__all__ = ["Host", "by_rounds"]
+
+
+def by_rounds(timed: Sequence[Sequence[float]]) -> list[float]:
+    """Seconds of each of several things that were timed in turns, a list each: the median of the one that was the
+    fastest in the first round, times the median of the ratios to it. Where the machine's state changes between rounds,
+    medians of each alone may be of different states. A list may be shorter than others, not empty."""
+    import numpy as np
+
+    fastest = min(timed, key=lambda t: t[0])
+    ratios = [np.median([mine / base for mine, base in zip(t, fastest, strict=False)]) for t in timed]
+    return [float(np.median(fastest) * ratio) for ratio in ratios]
 
 
 class Host:
@@ -61,8 +72,9 @@ class Host:
 
         return Plugins().build("measurer", "local", backend=BACKEND, threads=threads or cores(), evaluator=evaluator)
 
-    def raced(self, files: Sequence[Path], rounds: int = 8, seconds: float = 0.8) -> list[float]:
-        """Median seconds of files that `tt tune` wrote of one model, timed in turns on the same random inputs, alone.
+    def raced(self, files: Sequence[Path], rounds: int = 24, seconds: float = 0.3) -> list[float]:
+        """Seconds of files that `tt tune` wrote of one model, timed in turns on the same random inputs, alone: each
+        by its ratio to the fastest, round by round (`by_rounds`).
 
         What each command says of its own file was measured in a moment of its own, and machines have states of speed.
 
@@ -70,8 +82,6 @@ class Host:
             rounds: Turns of each.
             seconds: Of a turn.
         """
-        import numpy as np
-
         from tt_core.compiler.runtime import Runner
 
         paths = [str(p) for p in files]
@@ -82,7 +92,7 @@ class Host:
                 timed = pool.race_models(paths, inputs, rounds * seconds * len(paths), rounds)
                 if all(len(t) > 1 for t in timed):
                     break
-        return [float(np.median(t)) for t in timed]
+        return by_rounds(timed)
 
     def device(self, target: Target) -> str:
         """The fingerprint that must be equal for two measurements to be comparable."""
