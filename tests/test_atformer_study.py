@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
+import itertools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 from tt_bench.errors import BenchError
 from tt_bench.lessons import Lesson
+from tt_bench.train import train
 from tt_spec import Statements
 from tt_spec.pieces.synthetic import synthetic_task
 
@@ -45,8 +48,6 @@ def known(operators: int = 6, rows: int = 40) -> list[Lesson]:
 
 
 def _shaped(task: Any, i: int) -> Any:
-    import dataclasses
-
     return dataclasses.replace(task, shapes=f"{i}x1")
 
 
@@ -118,6 +119,36 @@ def test_with_weights_a_curve_starts_higher_and_from_nothing_as_at_random(module
     rows = {way: next(r for r in table.splitlines() if way in r and "(" in r) for way in ("random", *WAYS)}
     first = {way: float(row.split(way)[1].split()[0]) for way, row in rows.items()}
     assert first["with weights"] == 1.0 > first["from nothing"] == first["random"], table
+
+
+def test_trees_of_some_devices_judge_operators_that_they_did_not_learn_from_on_every_device(
+    modules, tmp_path, monkeypatch
+):
+    lessons = [
+        dataclasses.replace(x, device=cpu, name=f"{cpu}/{x.name}")
+        for cpu, operators in (("a", 6), ("b", 6), ("c", 2))
+        for x in known(operators)
+    ]
+    schools = []
+
+    def spied(what, *, data):
+        schools.append(data)
+        return train(what, data=data)
+
+    monkeypatch.setattr(modules.transfer, "train", spied)
+    monkeypatch.setattr(modules.transfer, "BEFOREHAND", modules.transfer.BEFOREHAND | {"rounds": 4})
+    assert modules.transfer.schools("abc") == [
+        *zip("abc", strict=True),
+        *itertools.combinations("abc", 2),
+        tuple("abc"),
+    ]
+    assert modules.transfer.schools("ab") == [("a",), ("b",), ("a", "b")]
+    found = modules.transfer.judged(tmp_path / "w", ("c",), lessons)
+    assert {cpu: len(some) for cpu, some in found["left out"].items()} == {"a": 6, "b": 6, "c": 2}, "each once"
+    assert {cpu: len(some) for cpu, some in found["known"].items()} == {"a": 2, "b": 2}, "what c taught, elsewhere"
+    assert {x.device for school in schools for x in school} == {"c"}
+    assert [len(school) for school in schools[-1:]] == [2] and all(len(school) in (1, 2) for school in schools)
+    assert set(modules.transfer.judged(tmp_path / "w", ("a", "b"), lessons)) == {"left out"}
 
 
 def test_trials_to_95_percent_count_from_one_and_end_with_the_run(modules):

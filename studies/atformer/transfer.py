@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import product
+from itertools import combinations, product
 from pathlib import Path
 
 from accuracy import FIGURES, OWN, PARTS, after, by_operator, figures, of_part, ranked_by, three
@@ -45,37 +45,58 @@ def transfer(study: Study, folders: Sequence[Path]) -> None:
     _devices(study.out / "devices", lessons.read(folders, "knobs"))
 
 
-BEFOREHAND: Options = {"inputs": "knobs", "objective": "regression", "rounds": 320, "max_depth": 6, "eta": 0.1}
-"""The trees that ship. They read knobs, which can be read of an older space too; its statements cannot be computed."""
+BEFOREHAND: Options = {
+    "inputs": "knobs",
+    "objective": "regression",
+    "rounds": 320,
+    "max_depth": 6,
+    "eta": 0.1,
+    "threads": 0,
+}
+"""The trees that ship, grown by all cores. They read knobs, which can be read of an older space too; its statements
+cannot be computed."""
 
 
 def _devices(out: Path, known: list[Lesson]) -> None:
-    """Leave-device-out beside leave-operators-out, for each pair of devices: trees learn on one and judge another."""
+    """Leave-device-out beside leave-operators-out: trees of each device, of all but one and of all, judged on each."""
     devices, rows = sorted({x.device for x in known}), []
-    for taught, judged, left_out in product(devices, devices, (True, False)):
-        school, exam = ([x for x in known if x.device == d] for d in (taught, judged))
-        mine = {x.operator for x in school}
-        if not left_out:
-            exam = [x for x in exam if x.operator in mine]
-        if not left_out and (taught == judged or not exam):
-            continue
-        case = "left out" if left_out else "known"
-        kept = out / f"{slug(taught)}--{slug(judged)}--{slug(case)}.json"
+    for taught in schools(devices):
+        kept = out / f"{slug(' '.join(taught))}.json"
         if not kept.exists():
             kept.parent.mkdir(parents=True, exist_ok=True)
-            folds = groups(known) if left_out else [set()]
-            ranked = [r for apart in folds for r in _by_trees(kept.with_suffix(".weights"), school, exam, apart)]
-            write_json(kept, figures(ranked))
-        for part in PARTS:
-            some = of_part([read_json(kept)], part)
-            rows.append(
-                (taught, judged, case, part, str(len(some[0])), *(three(by_operator(some, f)) for f in FIGURES))
-            )
-    print("\ntrees over knobs: learned on one device, judged on another; operators left out, or known from there")
+            write_json(kept, judged(kept.with_suffix(".weights"), taught, known))
+        for (case, found), device, part in product(read_json(kept).items(), devices, PARTS):
+            if some := of_part([found.get(device, {})], part)[0]:
+                told = (three(by_operator([some], f)) for f in FIGURES)
+                rows.append((", ".join(taught), device, case, part, str(len(some)), *told))
+    print("\ntrees over knobs: learned on devices, judged on one; operators left out, or known from there")
     show(("learned on", "judged on", "operators", "rows", "how many", *FIGURES), rows, text=4)
 
 
-def _by_trees(path: Path, school: list[Lesson], exam: list[Lesson], apart: set[tuple[str, str]]) -> list[Ranked]:
+def schools(devices: Sequence[str]) -> list[tuple[str, ...]]:
+    """Each device, all but one, and all, each once and the smaller first."""
+    sizes = sorted({1, len(devices) - 1, len(devices)} - {0})
+    return [some for size in sizes for some in combinations(devices, size)]
+
+
+def judged(path: Path, taught: Sequence[str], known: list[Lesson]) -> dict[str, dict[str, dict[str, dict[str, float]]]]:
+    """Figures by case, device and operator: operators left out, on all devices, in five folds; and where one device
+    taught, what it knows, on the others."""
+    school = [x for x in known if x.device in taught]
+    found = {"left out": [r for apart in groups(known) for r in _by_trees(path, school, known, apart)]}
+    if len(taught) == 1:
+        mine = {x.operator for x in school}
+        exam = [x for x in known if x.device not in taught and x.operator in mine]
+        found["known"] = _by_trees(path, school, exam, set())
+    return {
+        case: {d: figures([r for x, r in some if x.device == d]) for d in sorted({x.device for x, _ in some})}
+        for case, some in found.items()
+    }
+
+
+def _by_trees(
+    path: Path, school: list[Lesson], exam: list[Lesson], apart: set[tuple[str, str]]
+) -> list[tuple[Lesson, Ranked]]:
     """Operators apart, or all if there are none, ranked by trees that learned from others."""
     school = [x for x in school if x.operator not in apart]
     exam = [x for x in exam if x.operator in apart or not apart]
@@ -83,6 +104,7 @@ def _by_trees(path: Path, school: list[Lesson], exam: list[Lesson], apart: set[t
         return []
     train(Training((), "xgb", path, BEFOREHAND, 0, patience=60, with_held_out=True), data=school)
     fixed = {k: BEFOREHAND[k] for k in ("inputs", "objective")}
-    found = ranked_by(Plugins().build("surrogate", "xgb", weights=path, **fixed), exam)
+    piece = Plugins().build("surrogate", "xgb", weights=path, **fixed)
+    found = [(x, r) for x in exam for r in ranked_by(piece, [x])]
     path.unlink()
     return found

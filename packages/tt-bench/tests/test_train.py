@@ -81,6 +81,14 @@ def test_operators_are_kept_apart_whole(tmp_path):
     assert drawn[0] == drawn[1] != drawn[2] and len(drawn[0]) == 2
 
 
+def test_an_operator_whose_weights_are_packed_by_the_width_of_vectors_is_one_on_all_devices():
+    (wide, *_), shapes = school(), "1x14x14x96, {}, 1x1x1x576 -> 1x14x14x576"
+    narrow = dataclasses.replace(wide, task=dataclasses.replace(wide.task, shapes=shapes.format("72x1x1x96x8")))
+    wide = dataclasses.replace(wide, task=dataclasses.replace(wide.task, shapes=shapes.format("36x1x1x96x16")))
+    larger = dataclasses.replace(wide, task=dataclasses.replace(wide.task, shapes=shapes.replace("14x14", "28x28")))
+    assert narrow.operator == wide.operator != larger.operator
+
+
 def test_it_ends_where_nothing_gets_better_and_keeps_the_best_round(tmp_path):
     done = train(what(tmp_path, options={"rounds": 30, "worse_after": 5}, patience=4), plugins(), data=school())
     training = done.card["training"]

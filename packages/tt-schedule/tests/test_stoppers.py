@@ -110,3 +110,21 @@ def test_minutes_that_are_not_all_the_search_s():
     assert minutes.stop(run, clock) is None and minutes.left_s(run, clock) == pytest.approx(0.5)
     clock.advance(0.5)
     assert minutes.stop(run, clock) == "5 minutes are spent, 60 s of them to start and to finish"
+
+
+def test_minutes_wait_some_seconds_for_operators_without_a_measurement():
+    clock, first = VirtualClock(1e9), {"trials": 1}
+    tasks = [TaskState(synthetic_task(name), **first) for name in ("a", "b")]
+    run, minutes = RunState(tasks, clock.now()), Minutes(minutes=1, first_s=10.0)
+    clock.advance(61.0)
+    assert minutes.stop(run, clock) == "1 minutes are spent" and minutes.left_s(run, clock) == pytest.approx(-1.0)
+    tasks.append(TaskState(synthetic_task("c")))
+    assert minutes.stop(run, clock) is None and minutes.left_s(run, clock) == pytest.approx(9.0)
+    for at, left_s in ((20.0, 40.0), (55.0, 10.0), (60.0, 10.0), (68.0, 2.0)):
+        assert minutes.left_s(run, VirtualClock(1e9 + at)) == pytest.approx(left_s), "it plans with no more than that"
+    for known in ({"restored": 3}, {"finished": "all rows are measured"}):
+        tasks[2] = TaskState(synthetic_task("c"), **known)
+        assert minutes.stop(run, clock) == "1 minutes are spent", known
+    tasks[2] = TaskState(synthetic_task("c"))
+    clock.advance(9.5)
+    assert minutes.stop(run, clock) == "1 minutes are spent", "not for ever"

@@ -41,8 +41,13 @@ class Lesson:
 
     @property
     def operator(self) -> tuple[str, str]:
-        """Kind and shapes: one operator in several spaces and on several devices is one."""
-        return self.task.op, self.task.shapes
+        """Kind, first input and outputs: one operator in several spaces and on several devices is one.
+
+        Packed weights do not show, whose blocks are as wide as a device's vectors; nor does the kernel, so that what is
+        kept apart errs on the safe side.
+        """
+        inputs, _, outputs = self.task.shapes.partition("->")
+        return self.task.op, f"{inputs.split(',')[0].strip()} -> {outputs.strip()}"
 
     def features(self, inputs: str) -> Any:
         """The input that a model reads, "knobs" or "statements"."""

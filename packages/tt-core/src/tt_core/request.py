@@ -142,13 +142,15 @@ class Request:
         """The library's file, None without one."""
         return None if self.out is None else Path(self.out)
 
-    def budget(self, plugins: Plugins, apart_s: float = 0.0) -> list[Stopper]:
-        """The stoppers of the run's budget, `apart_s` of whose minutes are not the search's."""
+    def budget(self, plugins: Plugins, apart_s: float = 0.0, first_s: float = 0.0) -> list[Stopper]:
+        """The stoppers of the run's budget, `apart_s` of whose minutes are not the search's, and which waits `first_s`
+        longer for operators that were not measured at all."""
         stoppers = []
         if self.trials is not None:
             stoppers.append(plugins.build("stopper", "trials", trials=self.trials))
         if (minutes := self.limit_minutes) is not None:
-            stoppers.append(plugins.build("stopper", "minutes", minutes=minutes, apart_s=apart_s))
+            apart = {"apart_s": apart_s, "first_s": first_s}
+            stoppers.append(plugins.build("stopper", "minutes", minutes=minutes, **apart))
         return stoppers
 
     def options(self) -> JsonObject:

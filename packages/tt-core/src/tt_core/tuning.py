@@ -139,7 +139,8 @@ def _open(request: Request, plugins: Plugins, stages: Stages, stack: ExitStack, 
         others = _restored(ready.left_out, past.known)
         ends = past_endings(store, ready.model.name, past.device, past.last)
         ending = Ending() if untuned is None else _ending(ready, untuned, ends, stages)
-        made = dataclasses.replace(made, stoppers=[*made.stoppers, *request.budget(plugins, stages.apart_s(ending))])
+        budget = request.budget(plugins, stages.apart_s(ending), stages.first_s)
+        made = dataclasses.replace(made, stoppers=[*made.stoppers, *budget])
     said += past.remarks
     kept = request, ready, store, measurer, stages, about, made, others, untuned, ending, plugins, said, service
     return _Run(*kept, away=away is not None)
