@@ -8,6 +8,7 @@ import tvm
 from tt_core.compiler.quick import depths, quick
 from tt_core.compiler.reference import BIG_WEIGHT, DRAWS, FIRST, MORE, Recent, Reference, drawn, fault
 from tvm import te
+from tvm.target import Target
 
 N = 64
 
@@ -194,7 +195,27 @@ def test_the_depth_of_sums_is_counted_by_their_dtype():
 
 
 def test_a_light_program_is_quick_enough():
-    assert quick(tvm.IRModule({"main": product()})) is None
+    mod = tvm.IRModule({"main": product()})
+    assert quick(mod, Target("llvm")) is mod
+
+
+def test_a_heavy_program_is_scheduled_for_a_cpu_alone_and_computes_the_same():
+    x, y = te.placeholder((128, 256), name="x"), te.placeholder((256, 96), name="y")
+    k = te.reduce_axis((0, 256), name="k")
+    z = te.compute((128, 96), lambda i, j: te.sum(x[i, k] * y[k, j], axis=k), name="z")
+    mod = tvm.IRModule({"main": te.create_prim_func([x, y, z]).with_attr("global_symbol", "main")})
+    assert quick(mod, Target({"kind": "cuda", "arch": "sm_80"})) is mod
+    other = quick(mod, Target("llvm"))
+    assert "T.vectorized" in other.script() and "T.parallel" in other.script() and "T.parallel" not in mod.script()
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(shape).astype("float32") for shape in ((128, 256), (256, 96)))
+    found = []
+    for made in (mod, other):
+        out = tvm.runtime.tensor(np.zeros((128, 96), "float32"))
+        tvm.compile(made, target="llvm")["main"](tvm.runtime.tensor(a), tvm.runtime.tensor(b), out)
+        found.append(out.numpy())
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(found[0], a @ b, rtol=1e-4, atol=1e-3)
 
 
 def test_of_many_references_those_used_last_keep_their_draws():

@@ -151,7 +151,7 @@ class TvmBackend:
         work = self._open[task.key]
         if (held := work.candidates.get(token(row))) is not None:
             return held
-        work.quick()  # its check will ask for that program: better now than while nobody else may work
+        work.untuned()  # its check will ask for that program: better now than while nobody else may work
         start = time.perf_counter()
         schedule = work.schedule(row)
         apply_s = time.perf_counter() - start
@@ -388,7 +388,6 @@ class _Workload:
         self._mine = object()  # which of the process's schedules are its own
         self._repacked: dict[Repacked, tvm.runtime.Tensor] = {}
         self._untuned: tvm.runtime.Module | None = None
-        self._quick: tvm.runtime.Module | None = None
         self._reference: Reference | None = None
         kind = str(target.kind.name)
         self.device = tvm.cpu() if kind in ("llvm", "c") else tvm.device(kind, 0)
@@ -474,17 +473,10 @@ class _Workload:
         return [np.array(room.numpy()) for room in self._room]
 
     def untuned(self) -> tvm.runtime.Module:
-        """The program that ships where nothing is tuned."""
+        """The program that ships where nothing is tuned, and whose outputs others are compared with."""
         if self._untuned is None:
-            self._untuned = self.compile(self.mod, unhurried(self.target))
+            self._untuned = self.compile(quick(self.mod, self.target), unhurried(self.target))
         return self._untuned
-
-    def quick(self) -> tvm.runtime.Module:
-        """The same program for the outputs that others are compared with: it runs many times."""
-        if self._quick is None:
-            mod = quick(self.mod) if self.device.dlpack_device_type() == tvm.cpu().dlpack_device_type() else None
-            self._quick = self.untuned() if mod is None else self.compile(mod, unhurried(self.target))
-        return self._quick
 
     def doubts(self) -> list[str]:
         """Of the reference, where there is one yet."""
@@ -495,7 +487,7 @@ class _Workload:
         if self._reference is None:
             base = self.arguments()
             base = base[: len(base) - len(self._room)]
-            call = self.quick()["main"]
+            call = self.untuned()["main"]
 
             def run(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
                 return self._run(call, [tvm.runtime.tensor(a, self.device) for a in arrays])

@@ -25,6 +25,7 @@ from tvm.support import cc
 
 from tt_core.compiler import series
 from tt_core.compiler.lower import Lowered, unpack
+from tt_core.compiler.quick import quick
 from tt_core.compiler.runtime import digest, sidecar_path
 from tt_core.compiler.target import options
 from tt_core.deploy import kernels
@@ -51,14 +52,17 @@ def compile_library(
     repacked: dict[str, tuple[tvm.tirx.PrimFunc, Repacked]] = {}
     for task in lowered.tasks:
         if task.key not in rows:
+            single = unpack(task.payload)[0]
+            if (plain := quick(single, lowered.target)) is not single:
+                for name in lowered.functions[task.key]:
+                    mod.update_func(mod.get_global_var(name), _scheduled(plain))
             continue
         programs, row = _programs(lowered, task, plugins), rows[task.key]
         schedule = programs.apply(row)
         how = programs.repack(row)
-        func = tvm.ir.load_json(tvm.ir.save_json(schedule.mod["main"]))
+        tuned = _scheduled(schedule.mod)
         for name in lowered.functions[task.key]:
             var = mod.get_global_var(name)
-            tuned = func.without_attr("global_symbol").with_attr("tirx.is_scheduled", True)
             if how is None:
                 mod.update_func(var, tuned)
             else:
@@ -88,6 +92,12 @@ def compile_library(
     if check is not None:
         built.mod.import_module(check)
     return built
+
+
+def _scheduled(mod: tvm.IRModule) -> tvm.tirx.PrimFunc:
+    """A module's program, apart from the module that it was scheduled in, for one that holds others, too."""
+    func = tvm.ir.load_json(tvm.ir.save_json(mod["main"]))
+    return func.without_attr("global_symbol").with_attr("tirx.is_scheduled", True)
 
 
 def _programs(lowered: Lowered, task: Task, plugins: Plugins) -> Workload:
