@@ -86,13 +86,8 @@ class Host:
 
         paths = [str(p) for p in files]
         inputs = Runner(paths[0]).random_inputs()
-        timed: list[list[float]] = []
         with closing(self.measurer()) as pool:
-            for _ in range(2):  # a file may look hopeless in its first execution, in which its pages are read
-                timed = pool.race_models(paths, inputs, rounds * seconds * len(paths), rounds)
-                if all(len(t) > 1 for t in timed):
-                    break
-        return by_rounds(timed)
+            return by_rounds(pool.race_models(paths, inputs, rounds * seconds * len(paths), rounds))
 
     def device(self, target: Target) -> str:
         """The fingerprint that must be equal for two measurements to be comparable."""
