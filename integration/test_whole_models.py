@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tvm
 from tt_core.compiler import target
 from tt_core.compiler.backend import TvmBackend
 from tt_core.compiler.primfunc import as_module
@@ -19,6 +18,7 @@ from tt_core.deploy.nudging import Nudged, share
 from tt_core.errors import VerificationError
 from tt_core.prepared import Prepared, prepare
 from tt_core.stages import Stages
+from tt_space.machine import vector_unit
 from tt_spec import Plugins, WallClock
 from tvm import relax
 
@@ -38,7 +38,7 @@ BROKEN = (
 
 _RNG = np.random.default_rng(0)
 FIRST, SECOND = (_RNG.normal(size=(32, 32)).astype("float32") for _ in range(2))
-LANES = tvm.target.codegen.llvm_get_vector_width(target.resolve("native")) // 32
+LANES = vector_unit(target.resolve("native")).lanes("float32")
 COLUMNS = np.tile(np.geomspace(1e4, 1e-2, LANES), 32 // LANES).astype("float32")
 """The last lanes of a vector are small, however many this machine's has: weights are packed in as many."""
 
