@@ -54,8 +54,8 @@ LEAST = 1 / 3
 """Share of the minutes that the search gets at least."""
 
 FIRST = 1 / 4
-"""Share of the minutes that it may take longer while an operator has no program of its own. Without any ResNet-18 takes
-three times as long as with the first of each (Zen 3)."""
+"""Share of the minutes that the search may take longer while an operator was not measured at all. Untuned, ResNet-18
+takes three times as long as with the first program of each operator (Zen 3)."""
 
 
 @dataclass(frozen=True)

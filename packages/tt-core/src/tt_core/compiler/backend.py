@@ -248,11 +248,11 @@ class TvmBackend:
     ) -> list[list[float]]:
         """Time deployed libraries in turns on these inputs: the median execution of each round, a list per library.
 
-        One that is `HOPELESS` times slower than the fastest, twice where that is `COLD_S` at most, is not timed again:
-        its list has one entry. Rounds of
-        models so short that they would hold more than `ENOUGH` executions are cut, to a sixth at most; one execution
-        of a model that takes longer than a round needs no other to warm up, and is the whole first round. Where
-        `seconds` are long over, e.g. because others use the machine, `LEAST_ROUNDS` have to do.
+        One that is `HOPELESS` times slower than the fastest is not timed again, and its list has one entry; one of up
+        to `COLD_S` gets a second chance before. Rounds of models so short that they would hold more than `ENOUGH`
+        executions are cut, to a sixth at most; one execution of a model that takes longer than a round needs no other
+        to warm up, and is the whole first round. Where `seconds` are long over, e.g. because others use the machine,
+        `LEAST_ROUNDS` have to do.
         """
         self._shared.seat.run()
         began = time.perf_counter()
