@@ -392,8 +392,8 @@ def test_transformed_weights_are_g_w_gt():
     np.testing.assert_allclose(transformed(w, 4)[:, :, 1, 3, 6], g @ w[1, :, :, 3, 6] @ g.T, rtol=1e-5, atol=1e-6)
 
 
-def square(batch, size, channels, filters, padding, epilogue=None):
-    on = target()
+def square(batch, size, channels, filters, padding, epilogue=None, **options):
+    on = target(**options)
     shape = {"batch": batch, "size": size, "channels": channels, "filters": filters, "kernel": (3, 3), "groups": 1}
     shape.update(strides=(1, 1), padding=padding, dilation=(1, 1))
     return on, *convolution(shape, np.random.default_rng(0), on, epilogue)
@@ -441,25 +441,37 @@ def test_strips_of_every_cut_compute_the_convolution(padding):
     assert {rows > 1 for rows, _ in cut} == {True, False} and len({c for rows, c in cut if rows == 1}) > 2
 
 
-def test_an_image_of_one_strip_has_none():
-    on, mod, *_ = square(1, (4, 9), 16, 64, (1, 1, 1, 1))
-    assert {k.choices for k in WinogradPrograms(mod, on).space.knobs if k.name == "outputs"} == {(2,)}
-    on, mod, *_ = square(1, (2, 9), 16, 64, (1, 1, 1, 1))
-    with pytest.raises(ValueError, match="as many as the threads"):
-        WinogradPrograms(mod, on)
+@pytest.mark.parametrize(
+    ("mcpu", "rows", "sizes"),
+    [
+        ("skylake-avx512", 4, (2,)),  # 32 registers hold two tiles or more of four blocks: of 4 x 4 there are three
+        ("skylake-avx512", 2, None),  # five tiles of 2 x 2 are no whole strips of two tiles or more
+        ("haswell", 4, (2, 4)),  # 16 hold one tile of four blocks
+        ("haswell", 1, (2, 4)),
+    ],
+)
+def test_an_image_of_one_strip_has_none(mcpu, rows, sizes):
+    on, mod, *_ = square(1, (rows, 9), 16, 64, (1, 1, 1, 1), mcpu=mcpu)
+    if sizes is None:
+        with pytest.raises(ValueError, match="as many as the threads"):
+            WinogradPrograms(mod, on)
+    else:
+        assert {k.choices for k in WinogradPrograms(mod, on).space.knobs if k.name == "outputs"} == {sizes}
 
 
 @pytest.mark.parametrize(
-    ("size", "channels", "parts"),
+    ("mcpu", "size", "channels", "parts"),
     [
-        ((12, 12), 16, ["winograd"]),
-        ((2, 12), 16, ["steps"]),  # one row of tiles for two threads
-        ((12, 12), 352, ["winograd", "steps"]),  # 36 x 352 x 352 transformed weights
+        ("skylake-avx512", (12, 12), 16, ["winograd"]),
+        ("skylake-avx512", (2, 12), 16, ["steps"]),  # one row of tiles for two threads
+        ("skylake-avx512", (12, 12), 352, ["winograd", "steps"]),  # 36 x 352 x 352 transformed weights
+        ("haswell", (12, 12), 16, ["winograd"]),
+        ("haswell", (2, 12), 16, ["winograd"]),  # half the registers, and half a block in each: shorter strips
+        ("haswell", (2, 6), 16, ["steps"]),
     ],
-    ids=["strips", "too few strips", "long weights"],
 )
-def test_threads_share_winograds_weights_where_there_is_a_reason(size, channels, parts):
-    on, mod, *_ = square(1, size, channels, channels, (1, 1, 1, 1))
+def test_threads_share_winograds_weights_where_there_is_a_reason(mcpu, size, channels, parts):
+    on, mod, *_ = square(1, size, channels, channels, (1, 1, 1, 1), mcpu=mcpu)
     assert [p.space.name for p in winograd_parts(mod, on)] == parts
 
 

@@ -13,6 +13,7 @@ from tt_spec.errors import FileError
 
 from tt_core.errors import ModelError, summary
 from tt_core.models import rewrites
+from tt_core.models.inner import inner_graphs
 from tt_core.models.load import load
 from tt_core.models.model import Fixed
 
@@ -200,20 +201,18 @@ class _Cut:
 def _with_inner(node: NodeProto) -> Iterator[NodeProto]:
     """The node, then those of the graphs inside it: the order in which import errors count them."""
     yield node
-    for attribute in node.attribute:
-        for inner in [attribute.g, *attribute.graphs]:
-            yield from rewrites.nodes(inner)
+    for inner in inner_graphs(node):
+        yield from rewrites.nodes(inner)
 
 
 def _read(node: NodeProto) -> Iterator[str]:
     """Names that a node reads, those of the graphs inside it included."""
     yield from (i for i in node.input if i)
-    for attribute in node.attribute:
-        for inner in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
-            own = {i.name for i in inner.input} | {w.name for w in inner.initializer}
-            own |= {o for n in inner.node for o in n.output}
-            yield from (x for n in inner.node for x in _read(n) if x not in own)
-            yield from (o.name for o in inner.output if o.name not in own)
+    for inner in inner_graphs(node):
+        own = {i.name for i in inner.input} | {w.name for w in inner.initializer}
+        own |= {o for n in inner.node for o in n.output}
+        yield from (x for n in inner.node for x in _read(n) if x not in own)
+        yield from (o.name for o in inner.output if o.name not in own)
 
 
 def _open(value: ValueInfoProto) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tt_spec import Plugins
 
+from tt_core.models.inner import inner_graphs
 from tt_core.models.rewrites.graph import Graph
 from tt_core.models.rewrites.node import After, Only, Rewrite
 
@@ -72,6 +73,5 @@ def nodes(graph: GraphProto) -> Iterator[NodeProto]:
     """Nodes in the file's order, those of branches and loop bodies behind the node that holds them."""
     for node in graph.node:
         yield node
-        for attribute in node.attribute:
-            for inner in [attribute.g, *attribute.graphs]:
-                yield from nodes(inner)
+        for inner in inner_graphs(node):
+            yield from nodes(inner)

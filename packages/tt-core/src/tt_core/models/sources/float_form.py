@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tt_core.models.inner import inner_graphs
+
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
 
@@ -189,9 +191,8 @@ class _Form:
 def _read(node: NodeProto) -> list[str]:
     """Names that a node and the graphs inside it read."""
     names = [i for i in node.input if i]
-    for attribute in node.attribute:
-        for inner in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
-            names += [n for x in inner.node for n in _read(x)] + [o.name for o in inner.output]
+    for inner in inner_graphs(node):
+        names += [n for x in inner.node for n in _read(x)] + [o.name for o in inner.output]
     return names
 
 

@@ -20,6 +20,8 @@ from onnx import (
     numpy_helper,
 )
 
+from tt_core.models.inner import all_graphs
+
 __all__ = ["present", "to_float32"]
 
 HALF, FLOAT = TensorProto.FLOAT16, TensorProto.FLOAT
@@ -68,7 +70,7 @@ def to_float32(model: ModelProto) -> ModelProto:
 
 def _cast_input(graph: GraphProto, name: str) -> NodeProto:
     wide = f"{name}_float32"
-    for inner in _with_subgraphs(graph):
+    for inner in all_graphs(graph):
         for node in inner.node:
             node.input[:] = [wide if n == name else n for n in node.input]
     return helper.make_node("Cast", [name], [wide], name=f"{name}_to_float32", to=FLOAT)
@@ -76,7 +78,7 @@ def _cast_input(graph: GraphProto, name: str) -> NodeProto:
 
 def _cast_output(graph: GraphProto, name: str) -> NodeProto:
     wide = f"{name}_float32"
-    for inner in _with_subgraphs(graph):
+    for inner in all_graphs(graph):
         for node in inner.node:
             node.input[:] = [wide if n == name else n for n in node.input]
             node.output[:] = [wide if n == name else n for n in node.output]
@@ -93,16 +95,9 @@ def _is_half_type(attribute: AttributeProto) -> bool:
 
 def _graphs(model: ModelProto) -> Iterator[GraphProto | FunctionProto]:
     """Everything that holds nodes: the graph, its subgraphs, local functions."""
-    yield from _with_subgraphs(model.graph)
+    yield from all_graphs(model.graph)
     for function in model.functions:
-        yield from _with_subgraphs(function)
-
-
-def _with_subgraphs(graph: GraphProto | FunctionProto) -> Iterator[GraphProto | FunctionProto]:
-    yield graph
-    for attribute in _attributes(graph):
-        for inner in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
-            yield from _with_subgraphs(inner)
+        yield from all_graphs(function)
 
 
 def _attributes(graph: GraphProto | FunctionProto) -> Iterator[AttributeProto]:

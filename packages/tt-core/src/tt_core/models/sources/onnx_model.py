@@ -14,6 +14,7 @@ from tt_spec import Plugins
 
 from tt_core.compiler.arrays import random_array
 from tt_core.errors import ModelError, summary
+from tt_core.models.inner import all_graphs
 from tt_core.models.model import FLOAT16_NOTE, Fixed, Input, Model, Peer
 from tt_core.models.rewrites.apply import nodes
 from tt_core.models.sources import shapes as shape_options
@@ -77,14 +78,12 @@ def _check_bytes(path: Path, tensor: TensorProto) -> None:
 
 def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
     """Weights and constants, those of branches and loop bodies too."""
-    yield from graph.initializer
-    for node in graph.node:
-        for attribute in node.attribute:
+    for inside in all_graphs(graph):
+        yield from inside.initializer
+        for attribute in (a for node in inside.node for a in node.attribute):
             if attribute.HasField("t"):
                 yield attribute.t
             yield from attribute.tensors
-            for inner in [attribute.g, *attribute.graphs]:
-                yield from _tensors(inner)
 
 
 def bound(model: ModelProto, fix: Fixed, source: str) -> ModelProto:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tt_core.models.inner import inner_graphs
+
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
 
@@ -68,12 +70,11 @@ def _in_graph(graph: GraphProto, constants: set[str], marks: set[str]) -> None:
     known |= {o for n in graph.node if n.op_type == "Constant" for o in n.output}
     nodes: list[NodeProto] = []
     for node in graph.node:
-        for attribute in node.attribute:
-            for inner in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
-                before = len(marks)
-                _in_graph(inner, known, marks)
-                if len(marks) > before:
-                    marks.update(node.output)
+        for inner in inner_graphs(node):
+            before = len(marks)
+            _in_graph(inner, known, marks)
+            if len(marks) > before:
+                marks.update(node.output)
         at = _ROUNDED.get(node.op_type)
         if at is not None and (at or node.op_type == "QLinearConcat" or node.input[at] not in known):
             made = list(_nudge(node.input[at], len(marks)))
