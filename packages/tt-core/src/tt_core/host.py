@@ -34,6 +34,15 @@ def by_rounds(timed: Sequence[Sequence[float]]) -> list[float]:
     return [float(np.median(fastest) * ratio) for ratio in ratios]
 
 
+def by_races(races: Sequence[Sequence[float]]) -> list[float]:
+    """Seconds of each of several things, of which each race says its own: the median of the first one, times the
+    median of the ratios to it."""
+    import numpy as np
+
+    ratios = np.median([[mine / race[0] for mine in race] for race in races], axis=0)
+    return [float(s) for s in np.median([race[0] for race in races]) * ratios]
+
+
 class Host:
     """The runner's doors. Stateless and picklable, so that a command's worker processes can have it too."""
 
@@ -72,22 +81,26 @@ class Host:
 
         return Plugins().build("measurer", "local", backend=BACKEND, threads=threads or cores(), evaluator=evaluator)
 
-    def raced(self, files: Sequence[Path], rounds: int = 24, seconds: float = 0.3) -> list[float]:
+    def raced(self, files: Sequence[Path], rounds: int = 8, seconds: float = 0.3, races: int = 3) -> list[float]:
         """Seconds of files that `tt tune` wrote of one model, timed in turns on the same random inputs, alone: each
-        by its ratio to the fastest, round by round (`by_rounds`).
+        by its ratio to the fastest, round by round (`by_rounds`), and the median of the races (`by_races`).
 
         What each command says of its own file was measured in a moment of its own, and machines have states of speed.
+        One race may be of such a moment, too: of two files one said 1.12 and eight others 0.95 to 0.98.
 
         Args:
-            rounds: Turns of each.
+            rounds: Turns of each, in a race.
             seconds: Of a turn.
+            races: Each by a process of its own.
         """
         from tt_core.compiler.runtime import Runner
 
         paths = [str(p) for p in files]
-        inputs = Runner(paths[0]).random_inputs()
-        with closing(self.measurer()) as pool:
-            return by_rounds(pool.race_models(paths, inputs, rounds * seconds * len(paths), rounds))
+        inputs, found = Runner(paths[0]).random_inputs(), []
+        for _ in range(races):
+            with closing(self.measurer()) as pool:
+                found.append(by_rounds(pool.race_models(paths, inputs, rounds * seconds * len(paths), rounds)))
+        return by_races(found)
 
     def device(self, target: Target) -> str:
         """The fingerprint that must be equal for two measurements to be comparable."""
