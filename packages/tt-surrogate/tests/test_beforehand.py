@@ -87,29 +87,6 @@ def test_knows_nothing_of_other_kinds_of_operator_and_of_other_columns():
         assert not model.predict(t, t.space.encode(np.array([[0, 0], [3, 1]]))).mean.any()
 
 
-def test_knows_nothing_of_operators_smaller_than_any_that_taught(tmp_path):
-    groups = [
-        (replace(t, flops=f), X, y)
-        for f, (t, X, y) in zip((8e6, 2e6, 4e6), school(np.random.default_rng(0)), strict=True)
-    ]
-    model = XGB("knobs", rounds=10)
-    model.pretrain(groups, np.random.default_rng(0), lambda p: True)
-    model.save(tmp_path / "w.safetensors", {})
-    for knowing in (model, XGB("knobs", rounds=10, weights=tmp_path / "w.safetensors")):
-        told = {f: knowing.foreknows(replace(task(tiled(64)), flops=f)) for f in (1.9e6, 2e6, 9e9)}
-        assert told[1.9e6] is None and told[2e6] and told[9e9]
-
-
-def test_files_that_say_nothing_of_sizes_know_operators_of_all(tmp_path):
-    path, now = tmp_path / "old.safetensors", tmp_path / "now.safetensors"
-    pretrained().save(now, {})
-    found = weights.read(now, "xgb", (0,))
-    ops = sorted(found.options.pop("least"))
-    weights.write(path, replace(found, options={**found.options, "ops": ops}))
-    old = XGB("knobs", rounds=40, weights=path)
-    assert old.foreknows(replace(task(tiled(64)), flops=1.0)) and old.foreknows(task(tiled(64), op="softmax")) is None
-
-
 def test_a_kind_that_it_never_saw_is_learned_as_without_weights():
     """So a search of such an operator is not worse for the weights: it is the same search."""
     rng = np.random.default_rng(5)

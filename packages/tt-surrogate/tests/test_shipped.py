@@ -31,7 +31,7 @@ def test_the_default_recipes_draft_has_them():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         before = model._before()
-    assert before is not None and {"conv2d", "dwconv2d", "matmul"} <= set(before.least)
+    assert before is not None and {"conv2d", "dwconv2d", "matmul"} <= set(before.ops)
     assert any(name.startswith("template.tile") for name in before.columns)
 
 

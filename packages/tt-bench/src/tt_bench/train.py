@@ -382,8 +382,8 @@ def _card(about: dict[str, Any], course: _Course, apart: list[Ranked], school: l
 
 
 def _kinds(known: list[Lesson], apart: list[Lesson], judged: list[Ranked]) -> dict[str, dict[str, float]]:
-    """Of each kind of operator how many there are, the FLOPs of the smallest, how many of them were kept apart, and the
-    share of pairs in the right order among those, if there are any."""
+    """Of each kind of operator how many there are, how many of them were kept apart, and the share of pairs in the
+    right order among those, if there are any."""
     found: dict[str, dict[str, float]] = {}
     for op in sorted({x.task.op for x in known}):
         pairs = [
@@ -393,7 +393,6 @@ def _kinds(known: list[Lesson], apart: list[Lesson], judged: list[Ranked]) -> di
         found[op] = {
             "operators": len({x.operator for x in known if x.task.op == op}),
             "apart": len({x.operator for x in apart if x.task.op == op}),
-            "least": min(x.task.flops for x in known if x.task.op == op),
             **({"pairs": round(float(np.mean(told)), 4)} if told else {}),
         }
     return found
@@ -432,11 +431,9 @@ def _page(card: dict[str, Any]) -> str:
     apart, school = card["metrics"]["apart"], card["metrics"]["trained"]
     for name in school:
         lines.append(f"| {name} | {figure(apart.get(name))} | {figure(school[name])} |")
-    heads = "kind of operator | operators | MFLOPs of the smallest | kept apart | pairs of those"
-    lines += ["", f"| {heads} |", "|---|---|---|---|---|"]
+    lines += ["", "| kind of operator | operators | kept apart | pairs of those |", "|---|---|---|---|"]
     for op, of in card["kinds"].items():
-        told = of["operators"], f"{of['least'] / 1e6:.3g}", of["apart"], figure(of.get("pairs"))
-        lines.append(f"| {op} | {' | '.join(map(str, told))} |")
+        lines.append(f"| {op} | {of['operators']} | {of['apart']} | {figure(of.get('pairs'))} |")
     names = split["operators_apart"]
     if split["held_out_learned"]:
         lines += ["", "Learned from operators on which weights are judged: do not judge these weights on them."]

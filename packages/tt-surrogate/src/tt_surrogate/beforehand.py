@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -30,8 +29,7 @@ class Beforehand:
         booster: XGBoost's.
         inputs: "knobs" or "statements".
         objective: "rank" or "regression".
-        least: By kind of operator that it learned from, the FLOPs of the smallest. Of other kinds it knows nothing, nor
-            of smaller ones, whose time goes into waking threads and not into what its rows told it of.
+        ops: Kinds of operator that it learned from; of others it knows nothing.
         columns: Over knobs, the names of its columns, see `tt_surrogate.portable`.
         operator: Over statements, whether the operator's features follow each statement's.
         card: What it learned from.
@@ -41,7 +39,7 @@ class Beforehand:
     booster: Any
     inputs: str
     objective: str
-    least: Mapping[str, float]
+    ops: tuple[str, ...]
     columns: tuple[str, ...] = ()
     operator: bool = True
     card: Mapping[str, Any] = field(default_factory=dict)
@@ -50,8 +48,7 @@ class Beforehand:
 
     def knows(self, task: Task) -> bool:
         """Whether it learned from operators like the task's."""
-        large = task.flops >= self.least.get(task.op, math.inf)
-        return large and (self.inputs == "statements" or self._portable(task).known)
+        return task.op in self.ops and (self.inputs == "statements" or self._portable(task).known)
 
     def margins(self, task: Task, X: Any) -> np.ndarray:
         """Scores of rows `(n,)`, or of statements `(total,)`; 0 for a task that it does not know."""
@@ -62,8 +59,7 @@ class Beforehand:
         return self.booster.inplace_predict(rows, predict_type="margin", validate_features=False).astype(np.float64)
 
     def save(self, path: Path, card: Mapping[str, Any]) -> None:
-        options = {name: getattr(self, name) for name in ("inputs", "objective", "columns", "operator")}
-        options["least"] = dict(self.least)
+        options = {name: getattr(self, name) for name in ("inputs", "objective", "ops", "columns", "operator")}
         width = 0 if self.inputs == "knobs" else files.OPERATOR if self.operator else files.STATEMENT
         tensors = {"trees": as_bytes(self.booster) if self.raw is None else self.raw}
         files.write(path, files.Weights("xgb", options, tensors, dict(card), width))
@@ -111,22 +107,15 @@ def _read(path: str, changed: int) -> Beforehand:
             booster_of(found.tensors["trees"]),
             str(options["inputs"]),
             str(options["objective"]),
-            _least(options),
+            tuple(options["ops"]),
             tuple(options["columns"]),
             bool(options["operator"]),
             found.card,
             found.tensors["trees"],
         )
-    except (AttributeError, KeyError, TypeError, ValueError) as e:  # XGBoost's error is a ValueError
+    except (KeyError, TypeError, ValueError) as e:  # XGBoost's error is a ValueError
         text = " ".join(str(e).split())[:100]
         raise files.WeightsError(f"weights {path} are no trees that this XGBoost reads ({text}): train again") from e
-
-
-def _least(options: Mapping[str, Any]) -> dict[str, float]:
-    """Files of before 28 November 2026 name kinds alone."""
-    if "least" not in options:
-        return dict.fromkeys(options["ops"], 0.0)
-    return {str(op): float(flops) for op, flops in options["least"].items()}
 
 
 def as_bytes(booster: Any) -> np.ndarray:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import math
 import sys
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -142,15 +141,13 @@ class XGB:
             return
         if start is not None and "trees" not in start:
             raise WeightsError("this checkpoint is of another model: begin again")
-        least: dict[str, float] = {}
-        for task, *_ in school:
-            least[task.op] = min(float(task.flops), least.get(task.op, math.inf))
+        ops = tuple(sorted({task.op for task, *_ in school}))
         columns = tuple(all_columns(task for task, *_ in school)) if self.inputs == "knobs" else ()
         problem = self._programs(school, seed) if self.inputs == "statements" else _squares(school, columns)
         operator = isinstance(problem, Programs) and problem.operator
 
         def told(booster: Any, done: int, loss: float) -> bool:
-            self._learned = Beforehand(booster, self.inputs, self.objective, least, columns, operator)
+            self._learned = Beforehand(booster, self.inputs, self.objective, ops, columns, operator)
             return report(Progress(done, self.rounds, loss, lambda: {"trees": as_bytes(booster)}))
 
         before = booster_of(start["trees"]) if start is not None else None
