@@ -13,9 +13,9 @@ from tt_spec.errors import FileError
 
 from tt_core.errors import ModelError, summary
 from tt_core.models import rewrites
-from tt_core.models.inner import inner_graphs
 from tt_core.models.load import load
 from tt_core.models.model import Fixed
+from tt_core.models.subgraphs import subgraphs
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, ValueInfoProto
@@ -201,14 +201,14 @@ class _Cut:
 def _with_inner(node: NodeProto) -> Iterator[NodeProto]:
     """The node, then those of the graphs inside it: the order in which import errors count them."""
     yield node
-    for inner in inner_graphs(node):
+    for inner in subgraphs(node):
         yield from rewrites.nodes(inner)
 
 
 def _read(node: NodeProto) -> Iterator[str]:
     """Names that a node reads, those of the graphs inside it included."""
     yield from (i for i in node.input if i)
-    for inner in inner_graphs(node):
+    for inner in subgraphs(node):
         own = {i.name for i in inner.input} | {w.name for w in inner.initializer}
         own |= {o for n in inner.node for o in n.output}
         yield from (x for n in inner.node for x in _read(n) if x not in own)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from tt_spec import Plugins
 
-from tt_core.models.inner import inner_graphs
 from tt_core.models.rewrites.graph import Graph
 from tt_core.models.rewrites.node import After, Only, Rewrite
+from tt_core.models.subgraphs import subgraphs
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
@@ -73,5 +73,5 @@ def nodes(graph: GraphProto) -> Iterator[NodeProto]:
     """Nodes in the file's order, those of branches and loop bodies behind the node that holds them."""
     for node in graph.node:
         yield node
-        for inner in inner_graphs(node):
+        for inner in subgraphs(node):
             yield from nodes(inner)

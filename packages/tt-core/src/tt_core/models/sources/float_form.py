@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tt_core.models.inner import inner_graphs
+from tt_core.models.subgraphs import subgraphs
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
@@ -191,7 +191,7 @@ class _Form:
 def _read(node: NodeProto) -> list[str]:
     """Names that a node and the graphs inside it read."""
     names = [i for i in node.input if i]
-    for inner in inner_graphs(node):
+    for inner in subgraphs(node):
         names += [n for x in inner.node for n in _read(x)] + [o.name for o in inner.output]
     return names
 

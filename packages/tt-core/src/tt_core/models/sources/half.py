@@ -20,7 +20,7 @@ from onnx import (
     numpy_helper,
 )
 
-from tt_core.models.inner import all_graphs
+from tt_core.models.subgraphs import with_subgraphs
 
 __all__ = ["present", "to_float32"]
 
@@ -70,7 +70,7 @@ def to_float32(model: ModelProto) -> ModelProto:
 
 def _cast_input(graph: GraphProto, name: str) -> NodeProto:
     wide = f"{name}_float32"
-    for inner in all_graphs(graph):
+    for inner in with_subgraphs(graph):
         for node in inner.node:
             node.input[:] = [wide if n == name else n for n in node.input]
     return helper.make_node("Cast", [name], [wide], name=f"{name}_to_float32", to=FLOAT)
@@ -78,7 +78,7 @@ def _cast_input(graph: GraphProto, name: str) -> NodeProto:
 
 def _cast_output(graph: GraphProto, name: str) -> NodeProto:
     wide = f"{name}_float32"
-    for inner in all_graphs(graph):
+    for inner in with_subgraphs(graph):
         for node in inner.node:
             node.input[:] = [wide if n == name else n for n in node.input]
             node.output[:] = [wide if n == name else n for n in node.output]
@@ -95,9 +95,9 @@ def _is_half_type(attribute: AttributeProto) -> bool:
 
 def _graphs(model: ModelProto) -> Iterator[GraphProto | FunctionProto]:
     """Everything that holds nodes: the graph, its subgraphs, local functions."""
-    yield from all_graphs(model.graph)
+    yield from with_subgraphs(model.graph)
     for function in model.functions:
-        yield from all_graphs(function)
+        yield from with_subgraphs(function)
 
 
 def _attributes(graph: GraphProto | FunctionProto) -> Iterator[AttributeProto]:

@@ -14,10 +14,10 @@ from tt_spec import Plugins
 
 from tt_core.compiler.arrays import random_array
 from tt_core.errors import ModelError, summary
-from tt_core.models.inner import all_graphs
 from tt_core.models.model import FLOAT16_NOTE, Fixed, Input, Model, Peer
 from tt_core.models.rewrites.apply import nodes
 from tt_core.models.sources import shapes as shape_options
+from tt_core.models.subgraphs import with_subgraphs
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto
@@ -78,7 +78,7 @@ def _check_bytes(path: Path, tensor: TensorProto) -> None:
 
 def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
     """Weights and constants, those of branches and loop bodies too."""
-    for inside in all_graphs(graph):
+    for inside in with_subgraphs(graph):
         yield from inside.initializer
         for attribute in (a for node in inside.node for a in node.attribute):
             if attribute.HasField("t"):

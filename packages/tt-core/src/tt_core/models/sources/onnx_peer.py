@@ -12,7 +12,7 @@ import numpy as np
 from tt_core.compiler.arrays import difference, mean_difference
 from tt_core.models.model import Arrays, Change, Peer, Roundings
 from tt_core.models.sources.roundings import PHASE, SIZE, nudged
-from tt_core.models.sources.unsigned import unsigned
+from tt_core.models.sources.unsigned_weights import unsigned_weights
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -26,7 +26,7 @@ order of a sum or an exponential by another formula costs; and how often."""
 
 def peer(model: ModelProto, rest: Mapping[str, np.ndarray]) -> Peer:
     """onnxruntime on a model; `rest` are inputs that the tuned program does not have."""
-    model = unsigned(model)
+    model = unsigned_weights(model)
     run = functools.partial(_ways, model.SerializeToString(), dict(rest))
     if (of := nudged(model)) is None or not of.outputs:
         return Peer("onnxruntime", run)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tt_core.models.inner import inner_graphs
+from tt_core.models.subgraphs import subgraphs
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
@@ -70,7 +70,7 @@ def _in_graph(graph: GraphProto, constants: set[str], marks: set[str]) -> None:
     known |= {o for n in graph.node if n.op_type == "Constant" for o in n.output}
     nodes: list[NodeProto] = []
     for node in graph.node:
-        for inner in inner_graphs(node):
+        for inner in subgraphs(node):
             before = len(marks)
             _in_graph(inner, known, marks)
             if len(marks) > before:

@@ -9,7 +9,7 @@ onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 from tt_core.models.sources import onnx_peer  # noqa: E402
-from tt_core.models.sources.unsigned import unsigned  # noqa: E402
+from tt_core.models.sources.unsigned_weights import unsigned_weights  # noqa: E402
 
 TERMS = 40
 X = np.full((2, TERMS), 255, np.uint8)  # two products of 255 and 127 are more than 16 bits hold
@@ -104,8 +104,8 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_sums_are_those_of_whole_numbers_with_and_without_optimisations(name):
     source, want = CASES[name]
-    assert unsigned(source) is not source
-    onnx.checker.check_model(unsigned(source))
+    assert unsigned_weights(source) is not source
+    onnx.checker.check_model(unsigned_weights(source))
     x = np.full([d.dim_value for d in source.graph.input[0].type.tensor_type.shape.dim], 255, np.uint8)
     ways = onnx_peer.peer(source, {}).run({"x": x})
     assert len(ways) == 2
@@ -141,7 +141,7 @@ LEFT = {
 
 @pytest.mark.parametrize("name", LEFT)
 def test_what_does_not_saturate_stays_as_it_is(name):
-    assert unsigned(LEFT[name]) is LEFT[name]
+    assert unsigned_weights(LEFT[name]) is LEFT[name]
     x = np.ones([d.dim_value for d in LEFT[name].graph.input[0].type.tensor_type.shape.dim], np.uint8)
     kind = np.int8 if "activations" in name else np.uint8
     one, two = onnx_peer.peer(LEFT[name], {}).run({"x": x.astype(kind)})

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from onnx import FunctionProto, GraphProto, NodeProto
 
-__all__ = ["all_graphs", "inner_graphs"]
+__all__ = ["with_subgraphs", "subgraphs"]
 
 G = TypeVar("G", "GraphProto", "FunctionProto")
 
 
-def inner_graphs(node: NodeProto) -> Iterator[GraphProto]:
+def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
     """The graphs that a node holds itself."""
     for attribute in node.attribute:
         if attribute.HasField("g"):
@@ -21,9 +21,9 @@ def inner_graphs(node: NodeProto) -> Iterator[GraphProto]:
         yield from attribute.graphs
 
 
-def all_graphs(graph: G) -> Iterator[G | GraphProto]:
+def with_subgraphs(graph: G) -> Iterator[G | GraphProto]:
     """A graph, or a function, and all inside its nodes."""
     yield graph
     for node in graph.node:
-        for inner in inner_graphs(node):
-            yield from all_graphs(inner)
+        for inner in subgraphs(node):
+            yield from with_subgraphs(inner)

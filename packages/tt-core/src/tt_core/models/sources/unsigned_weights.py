@@ -10,14 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import count
-from typing import TYPE_CHECKING
 
-from tt_core.models.inner import all_graphs, inner_graphs
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 
-if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, NodeProto
+from tt_core.models.subgraphs import subgraphs, with_subgraphs
 
-__all__ = ["unsigned"]
+__all__ = ["unsigned_weights"]
 
 _WEIGHTS = {
     "MatMulInteger": ((1, 3, 2),),
@@ -36,9 +34,9 @@ _PRODUCTS = ("Conv", "MatMul", "Gemm")
 """What is computed in integers behind two DequantizeLinear."""
 
 
-def unsigned(model: ModelProto) -> ModelProto:
+def unsigned_weights(model: ModelProto) -> ModelProto:
     """A copy of the model that computes the same; itself if it multiplies nothing unsigned by what is signed."""
-    if not any(True for graph in all_graphs(model.graph) for _ in _signed(graph)):
+    if not any(True for graph in with_subgraphs(model.graph) for _ in _signed(graph)):
         return model  # a float model may be large
     copy = type(model)()
     copy.CopyFrom(model)
@@ -47,15 +45,13 @@ def unsigned(model: ModelProto) -> ModelProto:
 
 def _in_graph(graph: GraphProto, outer: frozenset[str], numbers: Iterator[int]) -> bool:
     """Whether anything in this graph, or in those inside its nodes, was signed; `numbers` keep their names apart."""
-    from onnx import helper
-
     signed, changed = outer | set(_signed(graph)), False
     dequantized = set(_dequantized(graph, signed))
     prefix = f"tt/unsigned/{next(numbers)}"
     made = {"": prefix}
     nodes: list[NodeProto] = []
     for node in graph.node:
-        for inner in inner_graphs(node):
+        for inner in subgraphs(node):
             changed |= _in_graph(inner, signed, numbers)
         other = node.op_type == "DequantizeLinear" and node.output[0] not in dequantized
         for weights, zero, activations in () if other else _WEIGHTS.get(node.op_type, ()):
@@ -63,7 +59,7 @@ def _in_graph(graph: GraphProto, outer: frozenset[str], numbers: Iterator[int]) 
                 nodes += _shift(node, weights, zero, made)
         nodes.append(node)
     if len(made) > 1:
-        tensor = helper.make_tensor("", _type("UINT8"), [], [128])
+        tensor = helper.make_tensor("", TensorProto.UINT8, [], [128])
         nodes.insert(0, helper.make_node("Constant", [], [prefix], value=tensor))
         del graph.node[:]
         graph.node.extend(nodes)
@@ -72,7 +68,7 @@ def _in_graph(graph: GraphProto, outer: frozenset[str], numbers: Iterator[int]) 
 
 def _signed(graph: GraphProto) -> Iterator[str]:
     """The names of what this graph says to be signed bytes."""
-    kind = _type("INT8")
+    kind = TensorProto.INT8
     yield from (w.name for w in graph.initializer if w.data_type == kind)
     yield from (v.name for v in [*graph.input, *graph.value_info] if v.type.tensor_type.elem_type == kind)
     for node in graph.node:
@@ -92,8 +88,6 @@ def _dequantized(graph: GraphProto, signed: frozenset[str] | set[str]) -> Iterat
 
 def _shift(node: NodeProto, weights: int, zero: int, made: dict[str, str]) -> Iterator[NodeProto]:
     """What makes 128 more of weights and zero point, which the node reads from then on; no zero point is 128."""
-    from onnx import helper
-
     node.input.extend([""] * (zero + 1 - len(node.input)))
     for at in (weights, zero):
         name = node.input[at]
@@ -108,20 +102,12 @@ def _shift(node: NodeProto, weights: int, zero: int, made: dict[str, str]) -> It
 
 
 def _more(x: str, y: str) -> Iterator[NodeProto]:
-    from onnx import helper
-
-    number = helper.make_tensor("", _type("INT32"), [], [128])
-    yield helper.make_node("Cast", [x], [f"{y}/whole"], to=_type("INT32"))
+    number = helper.make_tensor("", TensorProto.INT32, [], [128])
+    yield helper.make_node("Cast", [x], [f"{y}/whole"], to=TensorProto.INT32)
     yield helper.make_node("Constant", [], [f"{y}/more"], value=number)
     yield helper.make_node("Add", [f"{y}/whole", f"{y}/more"], [f"{y}/sum"])
-    yield helper.make_node("Cast", [f"{y}/sum"], [y], to=_type("UINT8"))
+    yield helper.make_node("Cast", [f"{y}/sum"], [y], to=TensorProto.UINT8)
 
 
 def _given(node: NodeProto, at: int) -> str:
     return node.input[at] if at < len(node.input) else ""
-
-
-def _type(name: str) -> int:
-    from onnx import TensorProto
-
-    return TensorProto.DataType.Value(name)
