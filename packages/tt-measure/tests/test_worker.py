@@ -185,6 +185,22 @@ def test_who_would_be_the_fastest_by_a_correction_takes_turns_with_a_known_progr
         assert verdict.seen is not None and not verdict.seen.met
 
 
+def test_turns_with_a_known_program_leave_a_series_as_long_and_as_varied_as_it_was():
+    """A recording's timings are replayed one by one: how many there are and how they vary is the evaluator's say."""
+
+    class Series:
+        def evaluate(self, run, bar, rng):
+            return Timing(tuple(run(1) * k for k in (0.8, 1.0, 1.1, 0.9, 1.0, 1.2, 1.0)), 7)
+
+    anchor = Slow(slow=False)
+    anchor.seconds = 2e-3
+    w, _ = timed_beside(anchor)
+    w.held[1], w.evaluator = Slow(), Series()
+    w.suffering["h", 1e-4] = time.monotonic(), 2e-4, 1.0
+    timing = w.do_time(1, lambda *_: None, "h", 1, Bar(1.8e-3), [0], Terms(False, 9.0, 9.0, 1e-4, 1.0, 0.0)).timing
+    assert timing.seconds == pytest.approx([2.5e-3 * k for k in (0.8, 1.0, 1.1, 0.9, 1.0, 1.2, 1.0)])
+
+
 def test_a_program_that_is_timed_again_in_another_state_takes_turns_with_a_known_one():
     w = Worker(Told())  # type: ignore[arg-type]
     w.backend, w.evaluator, w.open_s = Slow(), Fixed(), 60.0

@@ -256,7 +256,9 @@ class Worker:
 
     def in_turns(self, handle: str, candidates: Sequence[Any], timings: Sequence[Timing], terms: Terms) -> list[Timing]:
         """Timings of candidates that did not meet the reference state, by the task's fastest program that did, which
-        takes turns with them; as they are where there is none. A correction alone makes no program the fastest."""
+        takes turns with them; as they are where there is none. A correction alone makes no program the fastest.
+
+        Turns say how fast a program is, and its own timings, of which the evaluator chose the number, how they vary."""
         found = list(timings)
         anchor = None if terms.reference_s is None else self.kept.anchor(handle, terms.reference_s)
         others = [i for i, c in enumerate(candidates) if anchor is not None and c is not anchor.candidate]
@@ -264,7 +266,9 @@ class Worker:
             return found
         runs = [candidates[i].run for i in others]
         for i, (seconds, n) in zip(others, beside(runs, anchor.candidate.run, anchor.seconds), strict=True):
-            timing = _sound(replace(found[i], seconds=tuple(seconds), runs=found[i].runs + n))
+            scale = float(np.median(seconds)) / float(np.median(found[i].seconds))
+            scaled = tuple(scale * s for s in found[i].seconds)
+            timing = _sound(replace(found[i], seconds=scaled, runs=found[i].runs + n))
             found[i] = replace(timing, noise=found[i].noise)
         return found
 
