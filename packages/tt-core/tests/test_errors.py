@@ -61,7 +61,8 @@ def test_what_fails_by_a_signal_is_no_defect(capsys, monkeypatch):
 
 
 def test_a_signal_where_nothing_can_be_broken_off_comes_again():
-    """Importing ends a module's lock in the callback of a weak reference, and Python drops what is raised there."""
+    """Importing ends a module's lock in the callback of a weak reference, and Python drops what is raised there;
+    when it comes again it ends whatever the main thread waits for."""
     program = """
 import signal, time, weakref
 from tt_core.interrupt import Interrupt, interruptions, listen
@@ -73,7 +74,7 @@ lock = Lock()
 held = weakref.ref(lock, lambda _: signal.raise_signal(signal.SIGTERM))
 try:
     del lock
-    time.sleep(60)
+    time.sleep(3600)
 except Interrupt:
     print(interruptions())
 """
