@@ -55,7 +55,7 @@ AGAIN_S = 0.01
 def _unraisable(before: Callable[[Any], object], what: Any) -> None:
     """Told of what was raised where Python cannot let it go on, as in the callback of a weak reference, of which an
     import makes one: an interrupt comes again a moment later, and nothing is printed of it. It is sent to the main
-    thread, since one that another thread gets does not end a wait of that."""
+    thread, whose waiting no signal to another thread would end."""
     if not isinstance(what.exc_value, Interrupt):
         before(what)
         return

@@ -258,7 +258,7 @@ class Worker:
         """Timings of candidates that did not meet the reference state, by the task's fastest program that did, which
         takes turns with them; as they are where there is none. A correction alone makes no program the fastest.
 
-        Turns say how fast a program is, and its own timings, of which the evaluator chose the number, how they vary."""
+        The turns say how fast a program is; how many timings it has and how they vary stays the evaluator's."""
         found = list(timings)
         anchor = None if terms.reference_s is None else self.kept.anchor(handle, terms.reference_s)
         others = [i for i, c in enumerate(candidates) if anchor is not None and c is not anchor.candidate]

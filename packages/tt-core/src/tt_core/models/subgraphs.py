@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from onnx import FunctionProto, GraphProto, NodeProto
 
-__all__ = ["with_subgraphs", "subgraphs"]
+__all__ = ["subgraphs", "with_subgraphs"]
 
 G = TypeVar("G", "GraphProto", "FunctionProto")
 
