@@ -79,7 +79,7 @@ def test_python_interface_agrees_with_the_store(tmp_path, kept):
     class Scales(Listener):
         def tt_batch_measured(self, run, state, batch, results):
             for m in results:
-                factors[m.config] = 1.0
+                factors[m.config] = batch.info.get("levelled", 1.0)
             for config in factors.keys() - {m.config for m in results}:
                 factors[config] *= batch.info.get("rescaled", 1.0)
 

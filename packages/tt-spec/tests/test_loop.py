@@ -618,7 +618,7 @@ def test_leaders_are_timed_again_and_the_later_timing_counts():
 
 
 class Slowed(SyntheticMeasurer):
-    """After the second batch everything takes three times as long, which it estimates as 2.5."""
+    """After the second batch everything takes three times as long, which it estimates as 2.8."""
 
     def __init__(self):
         super().__init__(noise=0)
@@ -626,7 +626,7 @@ class Slowed(SyntheticMeasurer):
 
     def rescaled(self, task):
         self.asked += 1
-        return 2.5 if self.asked == 3 else 1.0
+        return 2.8 if self.asked == 3 else 1.0
 
     def measure(self, task, codes, bar):
         for m in super().measure(task, codes, bar):
@@ -639,18 +639,43 @@ class Slowed(SyntheticMeasurer):
 def test_what_was_told_before_a_change_of_the_measurers_scale_is_multiplied_and_leaders_timed_again():
     out, store, listener, (pipe,) = tune(measurer=Slowed())
     factors = [batch.info.get("rescaled") for batch, _, _ in listener.batches]
-    assert factors == [None, None, 2.5] + [None] * (len(factors) - 3), "and the log says so"
+    assert factors == [None, None, 2.8] + [None] * (len(factors) - 3), "and the log says so"
     truth = 3 * SyntheticMeasurer(noise=0).seconds(wide_task(), pipe.rows)
     latest = {m.config: m.latency_s for m in store.query()}
     kept = np.array([latest[tuple(row)] for row in pipe.rows.tolist()])
     early = kept < 0.9 * truth
     assert 0 < early.sum() < len(truth), "the store keeps what was measured"
-    expected = np.where(early, 2.5 * kept, kept)
+    expected = np.where(early, 2.8 * kept, kept)
     np.testing.assert_allclose(pipe._told.seconds, expected)
     first = {m.config: m.latency_s for m in reversed(list(store.query()))}
     again = np.array([first[tuple(row)] for row in pipe.rows.tolist()]) < 0.9 * truth
     assert expected[again & ~early].min() <= 1.2 * expected[early].min(), "near the front they were timed again"
     assert out.states[0].best_s == pytest.approx(expected.min())
+
+
+class Moody(SyntheticMeasurer):
+    """In every second batch everything takes twice as long, and no probe shows it."""
+
+    def __init__(self):
+        super().__init__(noise=0)
+        self.batches = 0
+
+    def measure(self, task, codes, bar):
+        self.batches += 1
+        yield from self.retime(task, codes)
+
+    def retime(self, task, codes):
+        for m in super().measure(task, codes, None):
+            yield replace(m, seconds=((2 - self.batches % 2) * m.latency_s,))
+
+
+def test_rows_of_batches_that_met_two_machines_are_known_as_of_one():
+    _, _, listener, (pipe,) = tune(measurer=Moody())
+    factors = [batch.info.get("levelled") for batch, _, _ in listener.batches]
+    assert factors == [None, 0.5, None, None], "the first machine is what counts; after the last nobody looks again"
+    done = sum(len(batch.codes) for batch, _, _ in listener.batches[:-1])
+    truth = SyntheticMeasurer(noise=0).seconds(wide_task(), pipe.rows)
+    np.testing.assert_allclose(pipe._told.seconds[:done], truth[:done])
 
 
 class Foresight(Turns):

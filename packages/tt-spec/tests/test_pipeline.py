@@ -1,10 +1,13 @@
 """Ask and tell."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from tt_spec import (
     Knob,
     Measurement,
@@ -526,6 +529,9 @@ def test_the_leader_and_who_is_close_are_timed_until_they_are_known():
     assert not len(p.doubtful([]))
     new = told(p, [1.01])
     assert configs(p.doubtful(new)) == close | {new[0].config}
+    anchors = {results[i].config for i in (0, 3)}
+    assert configs(p.doubtful(told(p, [3.0]))) == close | {new[0].config}, "the new one needs a third timing"
+    assert configs(p.doubtful(told(p, [3.0]))) == {results[0].config, new[0].config} != anchors, "two who lead, always"
 
 
 def test_a_lucky_leader_loses_its_place():
@@ -572,12 +578,89 @@ def test_rows_that_met_no_state_that_counts_get_a_second_look_where_they_may_be_
     while len(p.doubtful([])):
         pass
     slow = told(p, [1.4, 1.3, 1.2, 1.9], Noise(3, 0, 1.8, 0.03))
-    assert configs(p.doubtful(slow)) == {slow[2].config, slow[1].config}
+    assert configs(p.doubtful(slow)) == {slow[2].config, slow[1].config} | {m.config for m in first[:2]}, "who led, too"
     steady = told(p, [1.4, 1.3], Noise(3, 5, 1.02, 0.03))
-    assert configs(p.doubtful(steady)) == {slow[2].config, slow[1].config}, "the state may have changed meanwhile"
+    anchors = {first[0].config, slow[2].config}
+    assert configs(p.doubtful(steady)) == {slow[1].config} | anchors, "the state may have changed meanwhile"
     p.correct(replace(slow[2], noise=Noise(3, 0, 1.01, 0.0)))
     assert configs(p.doubtful([])) == {slow[1].config, slow[0].config}, "what is known now makes room"
     while len(p.doubtful([])):
         pass
     p.doubtful(told(p, [1.4] * 3 * Repeats.UNSURE, Noise(3, 0, 1.8, 0.03)))
     assert len(p._repeats._unsure) <= Repeats.UNSURE, "few are kept in mind, however many there are"
+
+
+def retimed(p, results, *seconds, noise=None):
+    """Level by these seconds of the anchors `results`; the seconds that the trials then say, and the remarks."""
+    trials = [Trial(m.config, (s,), 1, noise=noise) for m, s in zip(results, seconds, strict=True)]
+    found, remarks = p.levelled(trials)
+    return [t.latency_s for t in found], remarks
+
+
+def known(p):
+    return [float(s) for s in p._told.seconds]
+
+
+ELSEWHERE = Noise(3, 0, 1.6, 0.03)
+COUNTS = Noise(3, 0, 1.01, 0.0)
+
+
+def test_a_batch_that_met_another_machine_is_brought_to_what_is_known():
+    p = pipeline(wide_task())
+    p.doubtful(first := told(p, [1.0, 2.0, 4.0, 5.0]))
+    batch = told(p, [3.0, 1.2])
+    assert configs(p.doubtful(batch)) >= {first[0].config, first[1].config}
+    seconds, remarks = retimed(p, first[:2], 2.1, 4.0)  # the machine takes 2.0 or 2.1 times as long
+    assert remarks == {"levelled": pytest.approx(0.5)} and seconds == pytest.approx([1.05, 2.0])
+    assert known(p) == pytest.approx([1.0, 2.0, 4.0, 5.0, 1.5, 0.6]) and p.best_s == pytest.approx(0.6)
+    assert p._told.timed[-1] == pytest.approx((0.6,))
+
+
+@pytest.mark.parametrize(
+    ("now", "why"),
+    [
+        ((1.5, 2.0), "a leader that was lucky is no machine"),
+        ((1.5, 1.6), "one says slower, the other faster"),
+        ((1.1, 2.2), "timings of one state differ by so much"),
+        ((3.0,), "one alone may have been lucky"),
+        ((), "nobody holds the leaders any more"),
+    ],
+)
+def test_nothing_is_levelled_where_leaders_do_not_agree_that_the_machine_is_another(now, why):
+    p = pipeline(wide_task())
+    p.doubtful(first := told(p, [1.0, 2.0, 4.0, 5.0]))
+    p.doubtful(told(p, [3.0, 1.2]))
+    seconds, remarks = retimed(p, first[: len(now)], *now)
+    assert not remarks and seconds == pytest.approx(list(now)), why
+    assert known(p) == pytest.approx([1.0, 2.0, 4.0, 5.0, 3.0, 1.2]), why
+
+
+@pytest.mark.parametrize("now", [(1.5, 3.2), (1.5,)])
+def test_what_was_corrected_is_brought_to_timings_that_count(now):
+    p = pipeline(wide_task())
+    p.doubtful(first := told(p, [1.0, 2.0, 4.0, 5.0], ELSEWHERE))
+    p.doubtful(told(p, [3.0, 1.2], COUNTS))
+    seconds, remarks = retimed(p, first[: len(now)], *now, noise=COUNTS)
+    assert remarks == {"rescaled": pytest.approx(1.5)} and seconds == pytest.approx(list(now))
+    assert known(p) == pytest.approx([1.5, 3.0, 6.0, 7.5, 3.0, 1.2])
+    assert p.joined(Trial(first[0].config, (1.4,), 1)).seconds == (1.4,), "earlier ones of the other scale are left out"
+
+
+def test_corrections_tell_the_machine_of_nobody_else_where_none_of_them_counts():
+    p = pipeline(wide_task())
+    p.doubtful(first := told(p, [1.0, 2.0, 4.0, 5.0], ELSEWHERE))
+    p.doubtful(told(p, [3.0, 1.2], ELSEWHERE))
+    remarks = retimed(p, first[:2], 2.0, 4.0, noise=ELSEWHERE)[1]
+    assert remarks == {"levelled": pytest.approx(0.5)}, "the batch, not those before"
+    assert known(p) == pytest.approx([1.0, 2.0, 4.0, 5.0, 1.5, 0.6])
+
+
+@given(st.floats(0.2, 5.0), st.lists(st.floats(0.5, 50.0), min_size=4, max_size=8), st.lists(st.floats(0.5, 50.0)))
+def test_a_drift_of_the_machine_cancels(drift, before, after):
+    assume(abs(math.log(drift)) > 0.15 and after)
+    p = pipeline(wide_task())
+    p.doubtful(first := told(p, before))
+    p.doubtful(told(p, [drift * s for s in after]))
+    leaders = sorted(first, key=lambda m: m.latency_s)[:2]
+    retimed(p, leaders, *(drift * m.latency_s for m in leaders))
+    assert known(p) == pytest.approx([*before, *after])

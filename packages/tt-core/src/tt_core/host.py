@@ -81,12 +81,13 @@ class Host:
 
         return Plugins().build("measurer", "local", backend=BACKEND, threads=threads or cores(), evaluator=evaluator)
 
-    def raced(self, files: Sequence[Path], rounds: int = 8, seconds: float = 0.3, races: int = 3) -> list[float]:
+    def raced(self, files: Sequence[Path], rounds: int = 16, seconds: float = 0.2, races: int = 3) -> list[float]:
         """Seconds of files that `tt tune` wrote of one model, timed in turns on the same random inputs, alone: each
         by its ratio to the fastest, round by round (`by_rounds`), and the median of the races (`by_races`).
 
         What each command says of its own file was measured in a moment of its own, and machines have states of speed.
-        One race may be of such a moment, too: of two files one said 1.12 and eight others 0.95 to 0.98.
+        One race may be of such a moment, too: of two files one said 1.12 and eight others 0.95 to 0.98. Six copies of
+        one file were told 0.93 to 1.15 of the first by two races of six rounds, 0.97 to 1.02 by one of 24.
 
         Args:
             rounds: Turns of each, in a race.

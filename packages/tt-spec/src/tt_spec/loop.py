@@ -76,6 +76,8 @@ class LooksAgain(Protocol):
 
     def rescale(self, factor: float) -> None: ...
 
+    def levelled(self, trials: Sequence[Trial]) -> tuple[list[Trial], dict[str, float]]: ...
+
     def joined(self, trial: Trial) -> Trial: ...
 
     def correct(self, m: Measurement) -> None: ...
@@ -381,12 +383,16 @@ class Loop:
             return
         found = []
         with blame("measurer", self.measurer):
-            for trial in self.measurer.retime(pipeline.task, rows):
-                m = pipeline.measured(pipeline.joined(trial), origin="again", at=self.clock.now(), **self.stamp)
-                with blame("store", self.store):
-                    self.store.append([m])
-                pipeline.correct(m)
-                found.append({"config": m.config, "seconds": m.seconds, "run_s": m.cost.get("run", 0.0)})
+            timed = list(self.measurer.retime(pipeline.task, rows))
+        trials, remarks = pipeline.levelled(timed)
+        for trial in trials:
+            m = pipeline.measured(pipeline.joined(trial), origin="again", at=self.clock.now(), **self.stamp)
+            with blame("store", self.store):
+                self.store.append([m])
+            pipeline.correct(m)
+            found.append({"config": m.config, "seconds": m.seconds, "run_s": m.cost.get("run", 0.0)})
+        for name, factor in remarks.items():
+            asked.info[name] = factor * asked.info.get(name, 1.0)
         if found:
             state.correct(pipeline.best_s, pipeline.incumbents())
             asked.info["again"] = found

@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from tt_spec.space import token
 from tt_spec.told import Told
-from tt_spec.types import Measurement, Trial
-from tt_spec.windows import away
+from tt_spec.types import Measurement, Noise, Trial
+from tt_spec.windows import SHARE, away
 
-__all__ = ["Repeats"]
+__all__ = ["Level", "Repeats"]
+
+
+@dataclass(frozen=True)
+class Level:
+    """Rows whose seconds are of another machine than those of the others.
+
+    Args:
+        of: `levelled`, where these are a batch, or `rescaled`, where they are all that came before it.
+        factor: That brings them to the others.
+        places: Of the rows in `Told`, `(n,)`.
+    """
+
+    of: str
+    factor: float
+    places: np.ndarray
 
 
 class Repeats:
@@ -29,11 +46,18 @@ class Repeats:
     UNLUCKY, UNSURE, UNLUCKY_S = 2, 16, 1.5
     """Rows timed in another state of the machine, at once and in mind, and how far behind the leader they may lie."""
 
+    ANCHORS = 2
+    """Leaders of before a batch that are timed beside it. One alone may have been lucky."""
+
     def __init__(self, told: Told) -> None:
         self._told = told
         self._looks: Counter[bytes] = Counter()
         self._later: dict[bytes, Trial] = {}
         self._unsure: list[bytes] = []
+        self._corrected: set[bytes] = set()
+        self._batch: set[bytes] = set()
+        self._own: list[int] = []
+        self._anchors: list[bytes] = []
 
     def due(self, results: Sequence[Measurement]) -> np.ndarray:
         """Rows `(n, d)` that deserve another timing after these results of a batch.
@@ -41,20 +65,55 @@ class Repeats:
         The leader and those within `CLOSE` of it, at most `CONTENDERS`, as long as one of them was timed fewer than
         `LOOKS` times: the fastest of many timings is the luckiest; of fewer than `MANY` it may be the fastest. And up
         to `UNLUCKY` rows, of this batch or an earlier one, that met the machine in no state that counts, and may be
-        nearly as good as the leader.
+        nearly as good as the leader. And the `ANCHORS` that led this run's rows before the batch, for `levelled`.
         """
         told, best_s = self._told, self._told.best_s
+        self._batch = {token(m.config) for m in results}
+        led = told.best(self.ANCHORS, np.array(self._own, dtype=np.int64))
+        known = len(told) >= self.MANY and bool(self._batch)
+        self._anchors = [token(told.rows[i]) for i in led if known and math.isfinite(told.seconds[i])]
+        self._own += sorted(told.at[name] for name in self._batch if name in told.at)
         top = [token(row) for row, s in told.top(self.CONTENDERS) if s <= self.CLOSE * best_s]
         if len(told) < self.MANY or all(self._looks[name] >= self.LOOKS - 1 for name in top):
             top = []
-        self._doubt(token(m.config) for m in results if m.error is None and _elsewhere(m))
+        corrected = [token(m.config) for m in results if m.error is None and _elsewhere(m.noise)]
+        self._corrected.update(corrected)
+        self._doubt(corrected)
         near = [name for name in self._unsure if self._seconds(name) <= self.UNLUCKY_S * best_s]
         self._unsure = sorted(near, key=self._seconds)[: self.UNSURE]
         near = self._unsure[: self.UNLUCKY]
-        names = list(dict.fromkeys([*top, *near]))
+        names = list(dict.fromkeys([*self._anchors, *top, *near]))
         self._unsure = [n for n in self._unsure if n not in near or self._looks[n] < self.LOOKS - 1]
         self._looks.update(names)
         return told.rows[[told.at[name] for name in names]]
+
+    def levelled(self, trials: Sequence[Trial]) -> tuple[list[Trial], Level | None]:
+        """Later timings on the scale of what is known, and what it takes to bring all rows there.
+
+        Seconds of two batches can be compared only as far as the machine was the same. Two processors that share a core
+        and two that lie far apart look alike to a probe, or the wrong way round: a program of 18 us in the one took 27
+        in the other, others 24 and 55. So the leaders of before a batch are timed beside it. Where all take longer than
+        was known, or all less, by more than states differ (`SHARE`), it is the machine, and the nearest of them says by
+        how much: the batch is brought to the seconds that are known. Where those were corrections and these count, what
+        is known is brought to the batch's.
+        """
+        told, now = self._told, {token(t.config): t for t in trials}
+        timed = [name for name in self._anchors if name in now]
+        logs = [math.log(_median(now[name]) / self._seconds(name)) for name in timed]
+        guessed = bool(timed) and all(name in self._corrected and not _elsewhere(now[name].noise) for name in timed)
+        if len(logs) < self.ANCHORS and not guessed:
+            return list(trials), None
+        nearest = min(logs, key=abs)
+        if abs(nearest) <= math.log1p(SHARE) or any(log * nearest < 0 for log in logs):
+            return list(trials), None
+        batch = np.array([told.at[name] for name in self._batch if name in told.at], dtype=np.int64)
+        if guessed:
+            self._later.clear()
+            others = np.setdiff1d(np.arange(len(told)), batch)
+            return list(trials), Level("rescaled", math.exp(nearest), others)
+        factor = math.exp(-nearest)
+        brought = [dataclasses.replace(t, seconds=tuple(factor * s for s in t.seconds)) for t in trials]
+        return brought, Level("levelled", factor, batch)
 
     def joined(self, trial: Trial) -> Trial:
         """A later timing of a row together with the one before it, which is kept for the next; the first of all is left
@@ -68,7 +127,10 @@ class Repeats:
 
     def settle(self, m: Measurement) -> None:
         """Take note of a later timing: a row that met a state that counts is unsure no more."""
-        if (name := token(m.config)) in self._unsure and not _elsewhere(m):
+        if _elsewhere(m.noise):
+            return
+        self._corrected.discard(name := token(m.config))
+        if name in self._unsure:
             self._unsure.remove(name)
 
     def begin_again(self) -> None:
@@ -84,6 +146,10 @@ class Repeats:
         return float(self._told.seconds[self._told.at[name]])
 
 
-def _elsewhere(m: Measurement) -> bool:
+def _elsewhere(noise: Noise | None) -> bool:
     """Whether it was timed in no state of the machine that counts."""
-    return m.noise is not None and away(m.noise.slowdown, 1.0)
+    return noise is not None and away(noise.slowdown, 1.0)
+
+
+def _median(trial: Trial) -> float:
+    return float(np.median(trial.seconds))

@@ -87,11 +87,12 @@ class Told:
         self.timed[place] = timed
         self._best = float(self.seconds.min())
 
-    def rescale(self, factor: float) -> None:
-        """Multiply all seconds."""
-        self._seconds *= factor
-        self.timed = [tuple(factor * s for s in timed) for timed in self.timed]
-        self._best *= factor
+    def rescale(self, factor: float, places: np.ndarray | None = None) -> None:
+        """Multiply seconds, of the rows at these places or of all."""
+        for i in range(len(self)) if places is None else places:
+            self._seconds[i] *= factor
+            self.timed[i] = tuple(factor * s for s in self.timed[i])
+        self._best = float(self.seconds.min(initial=math.inf))
 
     def counts(self) -> Counter[str | None]:
         """Number of rows by error; the valid ones count under None."""
