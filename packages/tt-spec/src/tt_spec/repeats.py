@@ -99,7 +99,7 @@ class Repeats:
         """
         told, now = self._told, {token(t.config): t for t in trials}
         timed = [name for name in self._anchors if name in now]
-        logs = [math.log(_median(now[name]) / self._seconds(name)) for name in timed]
+        logs = [math.log(now[name].latency_s / self._seconds(name)) for name in timed]
         guessed = bool(timed) and all(name in self._corrected and not _elsewhere(now[name].noise) for name in timed)
         if len(logs) < self.ANCHORS and not guessed:
             return list(trials), None
@@ -149,7 +149,3 @@ class Repeats:
 def _elsewhere(noise: Noise | None) -> bool:
     """Whether it was timed in no state of the machine that counts."""
     return noise is not None and away(noise.slowdown, 1.0)
-
-
-def _median(trial: Trial) -> float:
-    return float(np.median(trial.seconds))
