@@ -82,6 +82,9 @@ def test_python_interface_agrees_with_the_store(tmp_path, kept):
                 factors[m.config] = batch.info.get("levelled", 1.0)
             for config in factors.keys() - {m.config for m in results}:
                 factors[config] *= batch.info.get("rescaled", 1.0)
+            guesses = batch.info.get("corrections", {"factor": 1.0, "configs": []})
+            for config in map(tuple, guesses["configs"]):
+                factors[config] *= guesses["factor"]
 
     result = tt_core.tune(OP, trials=12, history=tmp_path / "h.db", recipe="autotvm", seed=3, listeners=[Scales()])
     assert result.trials == 12

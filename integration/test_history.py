@@ -69,6 +69,9 @@ def in_force(lines) -> dict[tuple[int, ...], float]:
     latest: dict[tuple[int, ...], float] = {}
     for info, results in ((e["info"], e["results"]) for e in lines if e["event"] == "batch_measured"):
         latest = {config: seconds * info.get("rescaled", 1) for config, seconds in latest.items()}
+        guesses = info.get("corrections", {"factor": 1, "configs": []})
+        for config in map(tuple, guesses["configs"]):
+            latest[config] *= guesses["factor"]
         level = info.get("levelled", 1)
         for told, factor in [*((m, level) for m in results), *((m, 1) for m in info.get("again", []))]:
             latest[tuple(told["config"])] = factor * median(told["seconds"]) if told["seconds"] else math.inf

@@ -639,10 +639,13 @@ def test_nothing_is_levelled_where_leaders_do_not_agree_that_the_machine_is_anot
 def test_what_was_corrected_is_brought_to_timings_that_count(now):
     p = pipeline(wide_task())
     p.doubtful(first := told(p, [1.0, 2.0, 4.0, 5.0], ELSEWHERE))
+    p.doubtful(told(p, [2.5], COUNTS))
     p.doubtful(told(p, [3.0, 1.2], COUNTS))
     seconds, remarks = retimed(p, first[: len(now)], *now, noise=COUNTS)
-    assert remarks == {"rescaled": pytest.approx(1.5)} and seconds == pytest.approx(list(now))
-    assert known(p) == pytest.approx([1.5, 3.0, 6.0, 7.5, 3.0, 1.2])
+    guesses = [list(m.config) for m in first]
+    assert remarks == {"corrections": {"factor": pytest.approx(1.5), "configs": guesses}}
+    assert seconds == pytest.approx(list(now))
+    assert known(p) == pytest.approx([1.5, 3.0, 6.0, 7.5, 2.5, 3.0, 1.2]), "the row that had counted stays"
     assert p.joined(Trial(first[0].config, (1.4,), 1)).seconds == (1.4,), "earlier ones of the other scale are left out"
 
 

@@ -76,7 +76,7 @@ class LooksAgain(Protocol):
 
     def rescale(self, factor: float) -> None: ...
 
-    def levelled(self, trials: Sequence[Trial]) -> tuple[list[Trial], dict[str, float]]: ...
+    def levelled(self, trials: Sequence[Trial]) -> tuple[list[Trial], dict[str, Any]]: ...
 
     def joined(self, trial: Trial) -> Trial: ...
 
@@ -391,8 +391,7 @@ class Loop:
                 self.store.append([m])
             pipeline.correct(m)
             found.append({"config": m.config, "seconds": m.seconds, "run_s": m.cost.get("run", 0.0)})
-        for name, factor in remarks.items():
-            asked.info[name] = factor * asked.info.get(name, 1.0)
+        asked.info.update(remarks)
         if found:
             state.correct(pipeline.best_s, pipeline.incumbents())
             asked.info["again"] = found

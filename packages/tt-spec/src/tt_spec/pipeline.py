@@ -164,15 +164,17 @@ class Pipeline:
         self.models.forget()
         self._repeats.begin_again()
 
-    def levelled(self, trials: Sequence[Trial]) -> tuple[list[Trial], dict[str, float]]:
+    def levelled(self, trials: Sequence[Trial]) -> tuple[list[Trial], dict[str, Any]]:
         """Later timings on the scale of what is known, and remarks: by which factor the batch's seconds were `levelled`
-        to those before, or those before `rescaled` to the batch's; see `tt_spec.repeats`."""
+        to those before, or by which `factor` the `corrections` of rows `configs` were; see `tt_spec.repeats`."""
         found, level = self._repeats.levelled(trials)
         if level is None:
             return found, {}
         self._told.rescale(level.factor, level.places)
         self.models.forget()
-        return found, {level.of: level.factor}
+        if level.of == "levelled":
+            return found, {"levelled": level.factor}
+        return found, {"corrections": {"factor": level.factor, "configs": self._told.rows[level.places].tolist()}}
 
     def joined(self, trial: Trial) -> Trial:
         """A later timing of a row together with the one before it: see `tt_spec.repeats`."""

@@ -23,7 +23,7 @@ class Level:
     """Rows whose seconds are of another machine than those of the others.
 
     Args:
-        of: `levelled`, where these are a batch, or `rescaled`, where they are all that came before it.
+        of: `levelled`, where these are a batch, or `corrections`, where they are earlier ones that were corrected.
         factor: That brings them to the others.
         places: Of the rows in `Told`, `(n,)`.
     """
@@ -94,10 +94,10 @@ class Repeats:
         and two that lie far apart look alike to a probe, or the wrong way round: a program of 18 us in the one took 27
         in the other, others 24 and 55. So the leaders of before a batch are timed beside it. Where all take longer than
         was known, or all less, by more than states differ (`SHARE`), it is the machine, and the nearest of them says by
-        how much: the batch is brought to the seconds that are known. Where those were corrections and these count, what
-        is known is brought to the batch's.
+        how much: the batch is brought to the seconds that are known. Where those were corrections and these count, it
+        is this run's corrections that are brought to the batch's.
         """
-        told, now = self._told, {token(t.config): t for t in trials}
+        now = {token(t.config): t for t in trials}
         timed = [name for name in self._anchors if name in now]
         logs = [math.log(now[name].latency_s / self._seconds(name)) for name in timed]
         guessed = bool(timed) and all(name in self._corrected and not _elsewhere(now[name].noise) for name in timed)
@@ -106,14 +106,14 @@ class Repeats:
         nearest = min(logs, key=abs)
         if abs(nearest) <= math.log1p(SHARE) or any(log * nearest < 0 for log in logs):
             return list(trials), None
-        batch = np.array([told.at[name] for name in self._batch if name in told.at], dtype=np.int64)
         if guessed:
-            self._later.clear()
-            others = np.setdiff1d(np.arange(len(told)), batch)
-            return list(trials), Level("rescaled", math.exp(nearest), others)
+            guesses = self._corrected - self._batch
+            for name in guesses:
+                self._later.pop(name, None)
+            return list(trials), Level("corrections", math.exp(nearest), self._places(guesses))
         factor = math.exp(-nearest)
         brought = [dataclasses.replace(t, seconds=tuple(factor * s for s in t.seconds)) for t in trials]
-        return brought, Level("levelled", factor, batch)
+        return brought, Level("levelled", factor, self._places(self._batch))
 
     def joined(self, trial: Trial) -> Trial:
         """A later timing of a row together with the one before it, which is kept for the next; the first of all is left
@@ -141,6 +141,9 @@ class Repeats:
 
     def _doubt(self, names: Iterable[bytes]) -> None:
         self._unsure = list(dict.fromkeys([*self._unsure, *names]))
+
+    def _places(self, names: set[bytes]) -> np.ndarray:
+        return np.array(sorted(self._told.at[name] for name in names if name in self._told.at), dtype=np.int64)
 
     def _seconds(self, name: bytes) -> float:
         return float(self._told.seconds[self._told.at[name]])
