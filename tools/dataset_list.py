@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from tt_bench.dataset_record import LIST
@@ -45,6 +45,15 @@ WIDTHS = (64, 96, 128, 160, 256, 384, 512, 640, 1000, 1024, 1536, 2048)
 MOST = 6e8
 """Floating-point operations of a random operator at most: 400 timings of each must not take hours."""
 
+EPILOGUES = ("", "+bias", "+bias+relu", "+bias+relu6", "+bias+hardswish", "+bias+silu", "+bias+add", "+bias+add+relu")
+"""What follows those of the kinds below that are followed by anything; the others stand alone."""
+
+FEW = (8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+SMALL = (3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24)
+LARGE = (64, 72, 80, 96, 104, 112, 128, 144, 150, 160)
+TINY = 4e6
+"""Floating-point operations of a tiny operator at most, of which the smallest do ten thousand."""
+
 
 @dataclass(frozen=True)
 class Drawn:
@@ -54,12 +63,18 @@ class Drawn:
     op: str
     shapes: str
     flops: float
+    least: float = 1e6
 
     @property
     def kept(self) -> bool:
         """Whether it may be in the list."""
         task = Task("", "", self.op, "", (Space((Knob("none", "choice", (0,)),)),), 0.0, shapes=self.shapes)
-        return 1e6 <= self.flops <= MOST and not held_out(task)
+        return self.least <= self.flops <= MOST and not held_out(task)
+
+    def followed(self, rng: np.random.Generator, steps: Sequence[str] = EPILOGUES) -> Drawn:
+        """The same, fused with what may follow it in a network."""
+        _, kind, numbers = self.name.split(":")
+        return replace(self, name=f"op:{kind}{rng.choice(steps)}:{numbers}")
 
 
 def conv2d(rng: np.random.Generator) -> Drawn:
@@ -81,6 +96,46 @@ def heavy(rng: np.random.Generator) -> Drawn:
             return convolution(1, ci, hw, co, 3, 1)
 
 
+def tiny(rng: np.random.Generator) -> Drawn:
+    """What small networks are made of: a few microseconds, of which starting a thread is the most."""
+    while True:
+        match rng.integers(5):
+            case 0:  # a squeeze-and-excitation, or a classifier's last layer
+                one = convolution(1, rng.choice(FEW), 1, rng.choice(FEW), 1, 1)
+                one = one.followed(rng, ("+bias", "+bias+relu", "+bias+sigmoid", "+bias+hardswish"))
+            case 1:
+                one = convolution(1, rng.choice(FEW), rng.choice(SMALL), rng.choice(FEW), 1, 1).followed(rng)
+            case 2:
+                one = convolution(1, rng.choice(FEW), rng.choice(SMALL), rng.choice(FEW), 3, rng.choice((1, 2)))
+                one = one.followed(rng)
+            case 3:
+                one = depthwise(1, rng.choice(FEW), rng.choice(SMALL), rng.choice((3, 5)), rng.choice((1, 2)))
+                one = one.followed(rng, EPILOGUES[:6])
+            case _:
+                one = product(rng.choice((1, 4, 8, 16, 40)), *rng.choice((16, 32, 48, 64, 96, 128, 192), 2))
+                one = one.followed(rng, EPILOGUES[:6])
+        if one.flops <= TINY:
+            return replace(one, least=1e4)
+
+
+def stem(rng: np.random.Generator) -> Drawn:
+    """A network's first layer: three channels of a large image."""
+    hw, co = rng.choice((96, 112, 128, 160, 192, 240, 256)), rng.choice((16, 24, 32, 48, 64))
+    return convolution(1, 3, hw, co, rng.choice((3, 3, 5, 7)), 2).followed(rng, EPILOGUES[1:6])
+
+
+def large(rng: np.random.Generator) -> Drawn:
+    """Few channels of a large image, as in the first stages of a network."""
+    c, hw = rng.choice((16, 24, 32, 48, 64, 96)), rng.choice(LARGE)
+    match rng.integers(3):
+        case 0:
+            return convolution(1, c, hw, rng.choice((16, 24, 32, 48, 64, 96)), 1, 1).followed(rng)
+        case 1:
+            return convolution(1, c, hw, rng.choice((16, 24, 32, 48, 64)), 3, rng.choice((1, 2))).followed(rng)
+        case _:
+            return depthwise(1, c, hw, rng.choice((3, 5)), rng.choice((1, 2, 2))).followed(rng, EPILOGUES[:6])
+
+
 def convolution(n: int, ci: int, hw: int, co: int, k: int, s: int) -> Drawn:
     """A square convolution of `k` x `k` and stride `s`, padded by half its kernel."""
     out = (hw + 2 * (k // 2) - k) // s + 1
@@ -91,6 +146,11 @@ def convolution(n: int, ci: int, hw: int, co: int, k: int, s: int) -> Drawn:
 def dwconv2d(rng: np.random.Generator) -> Drawn:
     n, c, hw = rng.choice((1, 1, 2, 8)), rng.choice(CHANNELS), rng.choice(IMAGES)
     k, s = rng.choice((3, 3, 5)), rng.choice((1, 1, 2))
+    return depthwise(n, c, hw, k, s)
+
+
+def depthwise(n: int, c: int, hw: int, k: int, s: int) -> Drawn:
+    """As `convolution`, of each channel alone."""
     out = (hw + 2 * (k // 2) - k) // s + 1
     shapes = f"{n}x{hw}x{hw}x{c}, {k}x{k}x1x{c} -> {n}x{out}x{out}x{c}"
     return Drawn(f"op:dwconv2d:{n},{c},{hw},{k},{s},{k // 2}", "dwconv2d", shapes, 2.0 * n * out**2 * c * k * k)
@@ -98,6 +158,11 @@ def dwconv2d(rng: np.random.Generator) -> Drawn:
 
 def matmul(rng: np.random.Generator) -> Drawn:
     m, n, k = rng.choice((1, 8, 16, 32, 49, 64, 128, 196, 384)), rng.choice(WIDTHS), rng.choice(WIDTHS)
+    return product(m, n, k)
+
+
+def product(m: int, n: int, k: int) -> Drawn:
+    """A matrix of `m` x `k` times one of `k` x `n`."""
     return Drawn(f"op:matmul:{m},{n},{k}", "matmul", f"{m}x{k}, {k}x{n} -> {m}x{n}", 2.0 * m * n * k)
 
 
@@ -120,15 +185,24 @@ def drawn(make: Callable[[np.random.Generator], Drawn], n: int, seed: int) -> li
     return list(found)
 
 
+KINDS = (
+    (conv2d, 24),
+    (dwconv2d, 10),
+    (matmul, 12),
+    (batch_matmul, 8),
+    (winograd, 24),
+    (heavy, 6),
+    (tiny, 40),
+    (stem, 8),
+    (large, 16),
+)
+"""What is drawn, and how many; the place is the seed."""
+
+
 def main() -> None:
     """Write the list, or say whether it is as it would be written."""
     table = [f"op:{name}:{i}" for i in range(4) for name, n in TABLE.items() if i < n]
-    random = [
-        drawn(make, n, seed)
-        for seed, (make, n) in enumerate(
-            ((conv2d, 24), (dwconv2d, 10), (matmul, 12), (batch_matmul, 8), (winograd, 24), (heavy, 6))
-        )
-    ]
+    random = [drawn(make, n, seed) for seed, (make, n) in enumerate(KINDS)]
     turns = [x for group in itertools.zip_longest(*random) for x in group if x is not None]
     spread = np.concatenate([np.linspace(0, 1, len(part), endpoint=False) for part in (table, turns, ZOO)])
     lines = [*table, *turns, *ZOO]
