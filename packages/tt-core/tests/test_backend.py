@@ -21,6 +21,8 @@ from tt_core.compiler.reference import Recent
 from tt_core.compiler.runtime import Timed
 from tt_core_fakes import FakePrograms, with_space
 from tt_spec import Knob, Space, operator_features
+from tt_spec.hooks import Entry, hookimpl
+from tt_spec.plugins import Plugins
 from tvm import te
 
 SPACE = Space((Knob("program", "choice", ("right", "wrong", "lazy", "none", "slow")),), name="fake")
@@ -157,6 +159,45 @@ def test_a_program_that_was_realised_is_not_made_again(backend, task):
     backend.build(task, RIGHT)
     backend.features(task, RIGHT[None])
     assert programs.applied == before
+
+
+def test_the_program_of_an_assured_row_is_made_where_it_is_built(task, monkeypatch):
+    class Assured(Programs):
+        def assured(self, codes):
+            return codes[:, 0] == RIGHT[0]
+
+    monkeypatch.setattr(module, "Plugins", lambda: with_space(Assured))
+    backend = TvmBackend()
+    backend.open(task)
+    programs: Any = backend._open[task.key].programs
+    done = backend.realise(task, np.stack([RIGHT, NONE, WRONG]))
+    assert done.why == (None, "there is no such program", None) and done.codes[:, 0].tolist() == [0, 3, 1]
+    assert programs.applied == 2, "all but the assured row's"
+    assert backend.build(task, RIGHT).check() is None and programs.applied == 3
+
+
+def test_a_space_that_can_reopen_is_told_the_tasks_space(task, monkeypatch):
+    told = []
+
+    class Builder:
+        def legalizers(self, target):
+            return {}
+
+        def open(self, mod, target):
+            raise AssertionError("its space is known")
+
+        def reopen(self, mod, target, space):
+            told.append(space)
+            return Programs(mod)
+
+    class Hooks:
+        @hookimpl
+        def tt_spaces(self):
+            return [Entry("fake", Builder)]
+
+    monkeypatch.setattr(module, "Plugins", lambda: Plugins(installed=False, extra=[("fake", Hooks())]))
+    TvmBackend().open(task)
+    assert told == [SPACE]
 
 
 def test_a_row_whose_candidate_is_held_is_not_built_again(backend, task, monkeypatch):

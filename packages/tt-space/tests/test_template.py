@@ -1,6 +1,7 @@
 """Templates compute what numpy computes, for every row and awkward size."""
 
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,12 +9,14 @@ import pytest
 import tvm
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tt_space import Both, InvalidRow, Sketch, StepPrograms, Template, TemplatePrograms, WinogradPrograms
+from tt_space import Both, InvalidRow, Sketch, StepPrograms, Template, TemplatePrograms, WinogradPrograms, both
 from tt_space.filtering import matrices, transformed
 from tt_space.machine import VectorUnit, vector_unit
 from tt_space.packing import legalizers
+from tt_space.sketch import SketchPrograms
 from tt_space.template import has_template
 from tt_space.winograd import has_winograd, winograd_parts
+from tt_spec.roles import Interprets
 from tvm import relax
 
 NATIVE = {"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu(), "num-cores": 2}
@@ -335,6 +338,50 @@ def test_both_holds_templates_and_sketches():
             checked += 1
         assert checked
     assert all(f.shape[1] == 164 for f in programs.features([programs.apply(r) for r in rows[rows[:, 0] == 0][:2]]))
+
+
+def test_a_workload_is_reopened_without_sketches_until_one_is_asked_for(monkeypatch):
+    on = target()
+    mod, *_ = small(on)
+    space = Both().open(mod, on).space
+    derived: list[Any] = []
+
+    def counted(*args):
+        derived.append(SketchPrograms(*args))
+        return derived[-1]
+
+    monkeypatch.setattr(both, "SketchPrograms", counted)
+    programs = Both().reopen(mod, on, space)
+    rows = space.canonical(space.sample(64, np.random.default_rng(0)))
+    kinds = [rows[rows[:, 0] == part][0] for part in (0, 1)]
+    schedule = programs.apply(kinds[0])
+    assert np.array_equal(programs.read(schedule, kinds[0]), kinds[0])
+    assert len(programs.features([schedule])) == 1 and programs.repack(kinds[0]) is None
+    assert isinstance(programs, Interprets) and len(programs.interpret(rows[rows[:, 0] == 0])) > 1
+    assert programs.space.key == space.key and not derived
+    mine = programs.read(programs.apply(kinds[1]), kinds[1])
+    assert len(derived) == 1
+    assert np.array_equal(mine, Both().open(mod, on).read(programs.apply(mine), mine))
+
+
+def test_a_space_of_another_version_is_not_reopened():
+    """What is opened then has another key, which a worker compares; sketches that differ alone have no programs."""
+    on = target()
+    mod, *_ = small(on)
+    space = Both().open(mod, on).space
+    for other in (
+        replace(space, version="0+" + space.version.partition("+")[2]),
+        replace(space, knobs=(space.knobs[0], replace(space.knobs[1], choices=space.knobs[1].choices[::-1]), *space.knobs[2:])),
+        replace(space, version=space.version + ".1"),
+    ):
+        assert Both().reopen(mod, on, other).space.key == space.key != other.key
+    last = replace(space.knobs[-1], choices=space.knobs[-1].choices[:-1])
+    other = replace(space, knobs=(*space.knobs[:-1], last))
+    programs = Both().reopen(mod, on, other)
+    rows = other.sample(64, np.random.default_rng(0))
+    programs.apply(rows[rows[:, 0] == 0][0])
+    with pytest.raises(InvalidRow, match=f"derives space {space.key}, and the row is of space {other.key}"):
+        programs.apply(rows[rows[:, 0] == 1][0])
 
 
 def test_a_convolution_has_hundreds_to_a_hundred_thousand_rows():

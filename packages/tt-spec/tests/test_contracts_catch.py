@@ -81,6 +81,20 @@ class Hasty(Builder):
         self.work = lambda: Named("another")
 
 
+class Forgets(Builder):
+    """Reopens one space whatever it is given."""
+
+    def reopen(self, mod, target, space):
+        return Named("another")
+
+
+class Shifts(Builder):
+    """Reopens the space with other programs behind its rows."""
+
+    def reopen(self, mod, target, space):
+        return type("Works", (Knobs,), {"read": lambda self, schedule, row: np.zeros(2, dtype=np.int64)})()
+
+
 class Able(SyntheticMeasurer):
     """Does everything that a measurer may."""
 
@@ -1156,6 +1170,14 @@ CAPABLE = {
         works(interpret=lambda self, codes: [np.zeros((2, 164)) for _ in codes]),
         "interprets_rows_as_their_programs",
     ),
+    ("space", "assures all"): (
+        works(assured=lambda self, codes: np.ones(len(codes), dtype=bool)),
+        "rows_that_it_assures_have_programs",
+    ),
+    ("space", "assures odd rows"): (
+        works(assured=lambda self, codes: self.space.in_range(codes)),
+        "rows_that_it_assures_have_programs",
+    ),
     ("space", "takes any trace"): (
         works(trace_of=lambda self, schedule: [schedule], row_of=lambda self, trace: np.array([0, 0])),
         "knows_the_rows_of_its_own_traces",
@@ -1169,6 +1191,8 @@ CAPABLE = {
     ),
     ("space", "moody"): (works(repack=lambda self, row: object()), "says_how_constants_are_repacked"),
     ("space", "starts once"): (lambda: Hasty(), "starts_early"),
+    ("space", "another space again"): (lambda: Forgets(), "reopens_the_same_space"),
+    ("space", "other programs again"): (lambda: Shifts(), "reopens_the_same_space"),
     ("space", "not callable"): (lambda: Builder(legalizers={"relax.add": 1}), "says_how_operators_are_written"),
     ("scheduler", "foretells"): (Foretells, "foresees_what_it_then_does"),
     ("scheduler", "clings"): (lambda: Clings(), "chooses_beside_a_slot_in_hand"),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 import tvm
 from tt_spec import Knob, Limit, Space
-from tt_spec.roles import Interprets
+from tt_spec.roles import Assures, Interprets
 from tvm.s_tir import Schedule
 
 from tt_space.intrinsics import import_intrinsics
@@ -18,11 +20,11 @@ from tt_space.pooling import PoolingPrograms
 from tt_space.programs import InvalidRow, Programs, Repacked
 from tt_space.recurrent import STEP, RecurrentPrograms, has_step
 from tt_space.rows import RowPrograms
-from tt_space.sketch import SketchPrograms
+from tt_space.sketch import VERSION, SketchPrograms
 from tt_space.template import TemplatePrograms, has_template
 from tt_space.winograd import has_winograd, winograd_parts
 
-__all__ = ["Both", "Template", "Union"]
+__all__ = ["Both", "Later", "Template", "Union"]
 
 PRIOR = {
     "template": 5.0,
@@ -66,6 +68,22 @@ class Both:
         """As `Template.open`."""
         return _joined([*_templates(mod, target), SketchPrograms(mod, target)])
 
+    def reopen(self, mod: tvm.IRModule, target: tvm.target.Target, space: Space) -> Programs:
+        """As `open`, of a workload whose space is known: sketches are derived when the first of their rows is asked
+        for. To derive them is most of an `open`."""
+        templates = _templates(mod, target)
+        if not templates or not _begins(space, _joint([p.space for p in templates])):
+            return self.open(mod, target)
+
+        def sketches() -> Programs:
+            made = SketchPrograms(mod, target)
+            whole = _joint([*(p.space for p in templates), made.space])
+            if whole.key != space.key:
+                raise InvalidRow(f"this process derives space {whole.key}, and the row is of space {space.key}")
+            return made
+
+        return Union([*templates, Later(sketches)], space)
+
 
 def _templates(mod: tvm.IRModule, target: tvm.target.Target) -> list[Programs]:
     if STEP in (mod["main"].attrs or {}):  # a step's constants stay as they are: no Winograd
@@ -85,33 +103,77 @@ def _light(mod: tvm.IRModule, target: tvm.target.Target) -> list[Programs]:
 
 
 def _joined(parts: list[Programs]) -> Programs:
-    return parts[0] if len(parts) == 1 else Union(parts, tuple(PRIOR[p.space.name] for p in parts))
+    return parts[0] if len(parts) == 1 else Union(parts, _joint([p.space for p in parts]))
+
+
+def _joint(spaces: Sequence[Space]) -> Space:
+    """Several spaces as one: the first knob says whose row it is; the others are called after the space they are of."""
+    names = tuple(s.name for s in spaces)
+    knobs = [Knob("space", "choice", names, prior=tuple(PRIOR[n] for n in names))]
+    limits: list[Limit] = []
+    for i, space in enumerate(spaces):
+        first = len(knobs)
+        for k in space.knobs:
+            parent, codes = (0, (i,)) if k.active_if is None else (k.active_if[0] + first, k.active_if[1])
+            knobs.append(replace(k, name=f"{space.name}.{k.name}", active_if=(parent, codes)))
+        limits += [replace(x, factors=tuple((k + first, f) for k, f in x.factors)) for x in space.limits]
+    return Space(tuple(knobs), "+".join(s.version for s in spaces), tuple(limits), "+".join(names))
+
+
+def _begins(whole: Space, templates: Space) -> bool:
+    """Whether a space is these templates and then sketches of this version."""
+    knobs, limits = len(templates.knobs), len(templates.limits)
+    return (
+        whole.name == f"{templates.name}+sketch"
+        and whole.version == f"{templates.version}+{VERSION}"
+        and whole.knobs[1:knobs] == templates.knobs[1:]
+        and whole.limits[:limits] == templates.limits
+    )
+
+
+class Later:
+    """Programs that are opened when the first row of them is asked for; see `Programs`."""
+
+    def __init__(self, opened: Callable[[], Programs]) -> None:
+        self._opened = opened
+
+    @cached_property
+    def _programs(self) -> Programs:
+        return self._opened()
+
+    @property
+    def space(self) -> Space:
+        return self._programs.space
+
+    def apply(self, row: np.ndarray) -> Schedule:
+        return self._programs.apply(row)
+
+    def read(self, schedule: Schedule, row: np.ndarray) -> np.ndarray:
+        return self._programs.read(schedule, row)
+
+    def repack(self, row: np.ndarray) -> Repacked | None:
+        return self._programs.repack(row)
+
+    def features(self, schedules: list[Schedule]) -> list[np.ndarray]:
+        return self._programs.features(schedules)
+
+    def interpret(self, codes: np.ndarray) -> list[np.ndarray | None]:
+        return list(self._programs.interpret(codes)) if isinstance(self._programs, Interprets) else [None] * len(codes)
 
 
 class Union:
-    """Several spaces of one workload as one: the first knob says whose row it is.
+    """Several spaces of one workload as one.
 
     Args:
         parts: Programs of each space; the names of the spaces must differ.
-        prior: Shares of random rows by part.
+        space: Theirs together, as `_joint` makes it.
     """
 
-    def __init__(self, parts: list[Programs], prior: tuple[float, ...]) -> None:
-        self.parts = parts
-        knobs = [Knob("space", "choice", tuple(p.space.name for p in parts), prior=prior)]
-        limits: list[Limit] = []
-        self._columns: list[slice] = []
-        for i, part in enumerate(parts):
-            first = len(knobs)
-            self._columns.append(slice(first, first + len(part.space.knobs)))
-            for k in part.space.knobs:
-                parent, codes = (0, (i,)) if k.active_if is None else (k.active_if[0] + first, k.active_if[1])
-                knobs.append(replace(k, name=f"{part.space.name}.{k.name}", active_if=(parent, codes)))
-            limits += [replace(x, factors=tuple((k + first, f) for k, f in x.factors)) for x in part.space.limits]
-        version = "+".join(p.space.version for p in parts)
-        self.space = Space(
-            tuple(knobs), version=version, limits=tuple(limits), name="+".join(p.space.name for p in parts)
-        )
+    def __init__(self, parts: list[Programs], space: Space) -> None:
+        self.parts, self.space = parts, space
+        owners = [k.name.partition(".")[0] for k in space.knobs]
+        names = space.knobs[0].choices
+        self._columns = [slice(owners.index(n), len(owners) - owners[::-1].index(n)) for n in names]
 
     def apply(self, row: np.ndarray) -> Schedule:
         row = np.asarray(row, dtype=np.int64)
@@ -139,5 +201,15 @@ class Union:
                     found[k] = f
         return found
 
+    def assured(self, codes: np.ndarray) -> np.ndarray:
+        """Which rows `(n, d)` have programs by what their part knows, `(n,)` bool."""
+        codes = np.asarray(codes, dtype=np.int64)
+        found = self.space.allowed(codes) & (self.space.canonical(codes) == codes).all(axis=1)
+        for i, part in enumerate(self.parts):
+            mine = np.flatnonzero(found & (codes[:, 0] == i))
+            if len(mine):
+                found[mine] = isinstance(part, Assures) and part.assured(codes[mine][:, self._columns[i]])
+        return found
+
     def features(self, schedules: list[Schedule]) -> list[np.ndarray]:
-        return self.parts[-1].features(schedules)
+        return self.parts[0].features(schedules)

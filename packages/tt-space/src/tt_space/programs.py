@@ -103,6 +103,11 @@ class TemplateRows(ABC):
         """The canonical row of the schedule that `apply` made of `row`: the row itself."""
         return self.space.canonical(np.asarray(row, dtype=np.int64)[None])[0]
 
+    def assured(self, codes: np.ndarray) -> np.ndarray:
+        """Which rows `(n, d)` are canonical, `(n,)` bool: all that are have programs."""
+        codes = np.asarray(codes, dtype=np.int64)
+        return self.space.allowed(codes) & (self.space.canonical(codes) == codes).all(axis=1)
+
     def exact(self, row: np.ndarray) -> np.ndarray:
         """TVM's features of a row. Raises `InvalidRow`."""
         return self.features([self.apply(row)])[0]

@@ -23,7 +23,10 @@ from tt_space.nests.interpreter import Interpreter
 from tt_space.nests.sketches import SketchStructure, steps_of
 from tt_space.programs import Features, InvalidRow, first_line
 
-__all__ = ["Sketch", "SketchPrograms"]
+__all__ = ["VERSION", "Sketch", "SketchPrograms"]
+
+VERSION = f"1/tvm-{tvm.__version__}"
+"""Of every space of sketches: TVM derives them."""
 
 _SAMPLING = {
     "SamplePerfectTile": "tile",
@@ -209,7 +212,8 @@ def _space(mod: tvm.IRModule, traces: list[Trace]) -> tuple[Space, list[list[int
     knob_of: list[list[int]] = []
     for s, trace in enumerate(traces):
         mine: list[int] = []
-        depths = iter(_depths(mod, trace))
+        located = any(_SAMPLING[inst.kind.name] == "location" for inst in _samples(trace))
+        depths = iter(_depths(mod, trace) if located else ())
         for inst in _samples(trace):
             kind = _SAMPLING[inst.kind.name]
             choices = (-2, -1, *range(next(depths))) if kind == "location" else _choices(trace, inst)
@@ -227,7 +231,7 @@ def _space(mod: tvm.IRModule, traces: list[Trace]) -> tuple[Space, list[list[int
     for j, (kind, choices, used) in enumerate(found):
         active = None if used == every else (0, tuple(sorted(used)))
         knobs.append(Knob(f"{kind}_{j}", kind, choices, active))  # type: ignore[arg-type]
-    return Space(tuple(knobs), version=f"1/tvm-{tvm.__version__}", name="sketch"), knob_of
+    return Space(tuple(knobs), version=VERSION, name="sketch"), knob_of
 
 
 def _choices(trace: Trace, inst: Any) -> tuple[Any, ...]:

@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 import tvm
 from tt_spec import Plugins, Realised, Statements, Task, concat_statements, operator_features, token
-from tt_spec.roles import Interprets, Prestarts, Workload
+from tt_spec.roles import Assures, Interprets, Prestarts, Reopens, Workload
 from tt_spec.windows import Windows, state
 
 from tt_core.compiler.denormals import flushed, wanted
@@ -110,7 +110,9 @@ class TvmBackend:
                 raise ValueError(f"task {task.name}: another workload is open here under its key, {task.key}")
             return
         self._plugins = self._plugins or Plugins()
-        programs = self._plugins.build("space", space).open(mod, target)
+        builder = self._plugins.build("space", space)
+        reopens = isinstance(builder, Reopens)
+        programs = builder.reopen(mod, target, task.space) if reopens else builder.open(mod, target)
         if programs.space.key != task.space.key:
             raise ValueError(
                 f"task {task.name}: this process derives space {programs.space.key}, the task was made with"
@@ -123,7 +125,11 @@ class TvmBackend:
         self._shared.seat.build()
         work = self._open[task.key]
         rows, why = np.array(codes, dtype=np.int64), []
+        sure = work.assured(rows)
         for i, row in enumerate(codes):
+            if sure[i]:
+                why.append(None)
+                continue
             try:
                 schedule = work.schedule(row)
                 rows[i] = work.programs.read(schedule, row)
@@ -427,6 +433,11 @@ class _Workload:
         if isinstance(self.programs, Interprets):
             return list(self.programs.interpret(codes))
         return [None] * len(codes)
+
+    def assured(self, codes: np.ndarray) -> np.ndarray:
+        """Which rows `(n, d)` have programs, `(n,)` bool, as far as that is known without making them."""
+        programs = self.programs
+        return programs.assured(codes) if isinstance(programs, Assures) else np.zeros(len(codes), dtype=bool)
 
     def keep(self, row: np.ndarray, schedule: tvm.s_tir.Schedule) -> None:
         self.shared.schedules[self._mine, token(row)] = schedule

@@ -58,7 +58,7 @@ class Interpreter:
         structure: How they are scheduled.
         exact: TVM's features `(statements, 164)` of a row. Raises `ValueError` where it has no program.
         like: What spaces have in common that are interpreted alike; see `signature`. Once 16 rows of such spaces were
-            equal in this process, 4 of each further one are compared. None: it is like no other.
+            equal in this process, one of each further one is compared. None: it is like no other.
 
     Attributes:
         refusal: Why rows are not interpreted; None where they are, or before the first question.
@@ -96,7 +96,7 @@ class Interpreter:
         found = list(none)
         for i, f in zip(fits, self._rows(codes[fits]), strict=True):
             found[i] = f
-        first, then, most = (1, 1, FIRST) if _equal[self._like] >= PROBES else (FIRST, THEN, PROBES)
+        first, then, most = (1, 0, 1) if _equal[self._like] >= PROBES else (FIRST, THEN, PROBES)
         if self.checked < most:
             self._check(codes, found, min(then if self.checked else first, most - self.checked))
             self._tried += len(fits)

@@ -56,7 +56,7 @@ from tt_spec.roles.scheduling import (
     Stopper,
 )
 from tt_spec.roles.search import Foreknows, Learns, Pretrains, Progress, Sampler, Saves, Searcher, Surrogate, Transfer
-from tt_spec.roles.sources import Interprets, ModelFormat, ReadsTraces, SpaceBuilder, Workload
+from tt_spec.roles.sources import Assures, Interprets, ModelFormat, ReadsTraces, Reopens, SpaceBuilder, Workload
 from tt_spec.roles.stores import (
     Appends,
     Format,
@@ -72,6 +72,7 @@ from tt_spec.roles.stores import (
 
 __all__ = [
     "Appends",
+    "Assures",
     "Backend",
     "Begins",
     "Bounds",
@@ -123,6 +124,7 @@ __all__ = [
     "Recalls",
     "Remarks",
     "Remembers",
+    "Reopens",
     "Replay",
     "Retimes",
     "RunInfo",
@@ -207,7 +209,7 @@ CAPABILITIES: dict[str, tuple[type, ...]] = {
     "scheduler": (Budgeted, Foresees, Overlaps, Peaked),
     "stopper": (LimitsRows, LimitsTime, Bounds, Remarks),
     "store": (Remembers, Recalls, ListsRuns, RanksRuns, Summarises, Lends),
-    "space": (Prestarts,),
+    "space": (Prestarts, Reopens),
     "format": (Writes,),
     "replay": (Fits,),
 }

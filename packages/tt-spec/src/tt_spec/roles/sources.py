@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from tt_spec.plugins import Plugins
 
 __all__ = [
+    "Assures",
     "Interprets",
     "ModelFormat",
     "ReadsTraces",
+    "Reopens",
     "SpaceBuilder",
     "Workload",
 ]
@@ -54,6 +56,15 @@ class Interprets(Protocol):
 
 
 @runtime_checkable
+class Assures(Protocol):
+    """A workload that knows of rows that they have programs, which so are made where they are built."""
+
+    def assured(self, codes: np.ndarray) -> np.ndarray:
+        """Which rows `(n, d)` have a program and are canonical, `(n,)` bool; False where only the program tells."""
+        ...
+
+
+@runtime_checkable
 class ReadsTraces(Protocol):
     """A workload that knows the rows of another tuner's traces."""
 
@@ -77,6 +88,16 @@ class SpaceBuilder(Protocol):
 
     def legalizers(self, target: Any) -> dict[str, Callable[..., Any]]:
         """Functions that lower an operator as the space wants it written, by the operator's name; may be empty."""
+        ...
+
+
+@runtime_checkable
+class Reopens(Protocol):
+    """A space builder that opens an operator sooner where its space is known, as it is in a worker."""
+
+    def reopen(self, mod: Any, target: Any, space: Space) -> Workload:
+        """As `open`, of the operator that this space was derived of. Where this version derives another one, that is
+        the workload's, or its rows have no program."""
         ...
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tt_spec.rng import draw
-from tt_spec.roles import Interprets, Prestarts, ReadsTraces, capabilities
+from tt_spec.roles import Assures, Interprets, Prestarts, ReadsTraces, Reopens, capabilities
 from tt_spec.space import Space
 
 __all__ = ["SpaceContract"]
@@ -81,6 +81,19 @@ class SpaceContract:
                 assert mine.shape == theirs.shape, f"features of shape {theirs.shape}, got {mine.shape}"
                 assert np.allclose(mine, theirs, rtol=1e-5, atol=1e-6), f"row {row}: not its program's features"
 
+    def test_rows_that_it_assures_have_programs(self, piece: Any, operator: tuple[Any, Any]) -> None:
+        work = piece.open(*operator)
+        able: Any = work
+        if not isinstance(able, Assures):
+            return
+        rows = draw(work.space, set(), 8, np.random.default_rng(6))
+        outside = np.asarray(work.space.shape)[None]
+        sure = able.assured(np.concatenate([rows, outside]))
+        assert sure.shape == (len(rows) + 1,) and sure.dtype == bool, f"a bool for each row, got {sure!r}"
+        assert not sure[-1], "a row outside the space has no program"
+        for row in rows[sure[:-1]]:
+            assert np.array_equal(_read(work, row), row), f"row {row} is assured, and its program is of another or none"
+
     def test_knows_the_rows_of_its_own_traces(self, piece: Any, operator: tuple[Any, Any]) -> None:
         work = piece.open(*operator)
         able: Any = work
@@ -110,6 +123,24 @@ class SpaceContract:
             assert piece.prestart() is None and piece.prestart() is None, "prestart may be called twice"
             assert piece.open(*operator).space.key == before, "starting early must not change the space"
 
+    def test_reopens_the_same_space(self, piece: Any, operator: tuple[Any, Any]) -> None:
+        if Reopens not in capabilities("space", piece):
+            return
+        first = piece.open(*operator)
+        again = piece.reopen(*operator, first.space)
+        assert again.space.key == first.space.key, "reopen gives the workload of the space that it is given"
+        for row in draw(first.space, set(), 8, np.random.default_rng(5)):
+            made = [_read(work, row) for work in (first, again)]
+            assert np.array_equal(*made), f"row {row} of what was opened is {made[0]}, of what was reopened {made[1]}"
+
     def test_says_how_operators_are_written(self, piece: Any, operator: tuple[Any, Any]) -> None:
         found = piece.legalizers(operator[1])
         assert all(isinstance(name, str) and callable(how) for name, how in found.items()), f"got {found!r}"
+
+
+def _read(work: Any, row: np.ndarray) -> np.ndarray:
+    """The row of a row's program; one of -1 where it has none."""
+    try:
+        return np.asarray(work.read(work.apply(row), row))
+    except ValueError:
+        return np.full(len(row), -1)
