@@ -251,6 +251,15 @@ def test_first_slots_shrink_to_half_of_the_budget():
     assert scheduler.next(states, CLOCK).trials == 16
 
 
+@pytest.mark.parametrize(("left", "trials"), [(40, 2), (100, 2), (130, 3), (200, 4), (1000, 4)])
+def test_where_little_is_left_later_slots_are_short_so_that_all_get_one(left, trials):
+    """Forty operators that have a program each, and from one to twenty-five more trials for each."""
+    scheduler = Gradient(epsilon=0.0)
+    scheduler.budget(left)
+    slot = scheduler.next([state(trials=1, best_s=1e-3) for _ in range(40)], CLOCK)
+    assert (slot.trials, slot.info["why"]) == (max(trials, (left + 40) // 2 // 40), "gradient")
+
+
 def test_a_failing_task_does_not_take_a_small_budget():
     scheduler, states = Gradient(epsilon=0.0), [state("a"), *(state("b") for _ in range(7))]
     left, failing = 96, 0

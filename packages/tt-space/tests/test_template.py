@@ -371,7 +371,10 @@ def test_a_space_of_another_version_is_not_reopened():
     space = Both().open(mod, on).space
     for other in (
         replace(space, version="0+" + space.version.partition("+")[2]),
-        replace(space, knobs=(space.knobs[0], replace(space.knobs[1], choices=space.knobs[1].choices[::-1]), *space.knobs[2:])),
+        replace(
+            space,
+            knobs=(space.knobs[0], replace(space.knobs[1], choices=space.knobs[1].choices[::-1]), *space.knobs[2:]),
+        ),
         replace(space, version=space.version + ".1"),
     ):
         assert Both().reopen(mod, on, other).space.key == space.key != other.key

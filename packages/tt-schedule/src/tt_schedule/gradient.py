@@ -29,13 +29,14 @@ class Gradient:
     that had more than `share` of the trials, a full slot at least, and less than 2 % of what all have gained is passed
     over while there are others.
 
-    Before that, every task gets one slot, the largest `weight * flops` first; a task without a
-    valid result gets up to `warmup` of them and then waits for the random slots or for the end of all others, so
-    that it neither starves nor holds the rest up. A task with a valid result from the store needs no warm-up, and its
-    restored trials count in t. Where half of the run's budget is not enough for these slots, they are made as short
-    as it takes: an operator left untuned costs more than a few trials less for each of the others. Later slots are
-    then a quarter of their length, or more. A later slot is chosen while the one before is built, if it is expected to
-    bring half as much or more.
+    Before that, every task gets one slot, the largest `weight * flops` first; a task without a valid result gets up to
+    `warmup` of them and then waits for the random slots or for the end of all others, so that it neither starves nor
+    holds the rest up. A task with a valid result from the store needs no warm-up, and its restored trials count in t.
+    Where half of the run's budget is not enough for these slots, they are made as short as it takes: an operator left
+    untuned costs more than a few trials less for each of the others. Later slots are then a quarter of a full one, or
+    where the budget has no more, so many trials as it has for each task, two at least: the second program of an
+    operator saves more than the fifth of another. A later slot is chosen while the one before is built, if it is
+    expected to bring half as much or more.
 
     Source: Zheng et al. (2020), Ansor, section 6 and appendix A (arXiv:2006.06762).
 
@@ -95,7 +96,8 @@ class Gradient:
         first = warm_up(states, self.trials, self.rows_, self.warmup, self.light)
         if first is not None:
             return first
-        size = max(first_slot(states, self.trials, self.rows_), self.trials // 4)
+        each = min(self.trials // 4, max(2, self.rows_ / len(racing)))
+        size = max(first_slot(states, self.trials, self.rows_), int(each))
         change = self._modest(states, {i: self.change(states, i) for i in racing if valid(states[i])}, size)
         rng = np.random.default_rng([self.seed, sum(s.trials for s in states)])
         if rng.random() < self.epsilon:

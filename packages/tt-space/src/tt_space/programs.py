@@ -41,11 +41,13 @@ class Repacked:
         position: Index of the argument.
         form: Its name; the same name means the same form.
         make: The workload's array to the program's.
+        extra: Bytes that it takes beyond those of the workload's array.
     """
 
     position: int
     form: str
     make: Callable[[np.ndarray], np.ndarray] = field(compare=False)
+    extra: int = field(default=0, compare=False)
 
 
 class Programs(Protocol):

@@ -78,6 +78,7 @@ class _Winograd(TemplateRows):
         self.features = Features(mod, target)
         weight = convolution(mod, anchor).reads[1].source
         self._weight = next(i for i, p in enumerate(mod["main"].params) if p.same_as(weight) or p.name == weight.name)
+        self._bytes = math.prod(map(int, weight.shape)) * np.dtype(str(weight.dtype)).itemsize
         self._steps: dict[int, tvm.IRModule] = {}
         self._variants: dict[tuple[int, Strip | None], tvm.IRModule] = {}
 
@@ -103,7 +104,8 @@ class _Winograd(TemplateRows):
     def repack(self, row: np.ndarray) -> Repacked:
         """The weights, transformed for the size of output tile that the row chooses."""
         m = int(self.space.decode(row)["outputs"])
-        return Repacked(self._weight, f"winograd {m}", partial(transformed, m=m))
+        longer = ((m + 2) ** 2 - 9) * self._bytes // 9
+        return Repacked(self._weight, f"winograd {m}", partial(transformed, m=m), longer)
 
 
 class StepPrograms(_Winograd):
