@@ -17,7 +17,7 @@ from tt_space.intrinsics import import_intrinsics
 from tt_space.packing import legalizers
 from tt_space.pointwise import PointwisePrograms
 from tt_space.pooling import PoolingPrograms
-from tt_space.programs import InvalidRow, Programs, Repacked
+from tt_space.programs import InvalidRow, Programs, Repacked, Rows
 from tt_space.recurrent import STEP, RecurrentPrograms, has_step
 from tt_space.rows import RowPrograms
 from tt_space.sketch import VERSION, SketchPrograms
@@ -75,7 +75,7 @@ class Both:
         if not templates or not _begins(space, _joint([p.space for p in templates])):
             return self.open(mod, target)
 
-        def sketches() -> Programs:
+        def sketches() -> Rows:
             made = SketchPrograms(mod, target)
             whole = _joint([*(p.space for p in templates), made.space])
             if whole.key != space.key:
@@ -132,18 +132,14 @@ def _begins(whole: Space, templates: Space) -> bool:
 
 
 class Later:
-    """Programs that are opened when the first row of them is asked for; see `Programs`."""
+    """Programs that are opened when the first row of them is asked for; see `Rows`."""
 
-    def __init__(self, opened: Callable[[], Programs]) -> None:
+    def __init__(self, opened: Callable[[], Rows]) -> None:
         self._opened = opened
 
     @cached_property
-    def _programs(self) -> Programs:
+    def _programs(self) -> Rows:
         return self._opened()
-
-    @property
-    def space(self) -> Space:
-        return self._programs.space
 
     def apply(self, row: np.ndarray) -> Schedule:
         return self._programs.apply(row)
@@ -169,7 +165,7 @@ class Union:
         space: Theirs together, as `_joint` makes it.
     """
 
-    def __init__(self, parts: list[Programs], space: Space) -> None:
+    def __init__(self, parts: Sequence[Rows], space: Space) -> None:
         self.parts, self.space = parts, space
         owners = [k.name.partition(".")[0] for k in space.knobs]
         names = space.knobs[0].choices

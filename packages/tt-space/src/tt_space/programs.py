@@ -21,6 +21,7 @@ __all__ = [
     "InvalidRow",
     "Programs",
     "Repacked",
+    "Rows",
     "TemplateRows",
     "blocks_of",
     "copied",
@@ -50,14 +51,8 @@ class Repacked:
     extra: int = field(default=0, compare=False)
 
 
-class Programs(Protocol):
-    """Rows to schedules and back.
-
-    Args:
-        space: The space of the rows.
-    """
-
-    space: Space
+class Rows(Protocol):
+    """Rows to schedules and back."""
 
     def apply(self, row: np.ndarray) -> Schedule:
         """The scheduled program of a row, ready to build. Raises `InvalidRow`."""
@@ -74,6 +69,16 @@ class Programs(Protocol):
     def features(self, schedules: list[Schedule]) -> list[np.ndarray]:
         """Per-store features of each program, `(statements, 164)` float64."""
         ...
+
+
+class Programs(Rows, Protocol):
+    """Rows of a space.
+
+    Args:
+        space: The space of the rows.
+    """
+
+    space: Space
 
 
 class TemplateRows(ABC):

@@ -130,8 +130,10 @@ class SpaceContract:
         again = piece.reopen(*operator, first.space)
         assert again.space.key == first.space.key, "reopen gives the workload of the space that it is given"
         for row in draw(first.space, set(), 8, np.random.default_rng(5)):
-            made = [_read(work, row) for work in (first, again)]
-            assert np.array_equal(*made), f"row {row} of what was opened is {made[0]}, of what was reopened {made[1]}"
+            mine, theirs = _read(first, row), _read(again, row)
+            assert np.array_equal(mine, theirs), (
+                f"row {row} of what was opened is {mine}, of what was reopened {theirs}"
+            )
 
     def test_says_how_operators_are_written(self, piece: Any, operator: tuple[Any, Any]) -> None:
         found = piece.legalizers(operator[1])
