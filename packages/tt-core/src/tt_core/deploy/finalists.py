@@ -134,12 +134,12 @@ def race(
 ) -> Winners:
     """Time each task's finalists again, interleaved with its untuned program, and verify the winner.
 
-    The heaviest tasks come first, and only those that hold 95 % of the latency have several finalists: among the
-    others nothing is at stake. Where the network's weights do not stay in the cache, the best of each form in which
-    programs take them are among the finalists, and each execution takes weights from memory. Elsewhere, where the best
-    takes longer than others took in the search, it races with those, too. A finalist that computes something else,
-    crashes or hangs loses its time in the pipeline, and the next one takes its place; after `FALLEN` of them the task
-    ships untuned.
+    The heaviest tasks come first, and only those that hold 95 % of the latency have several finalists: among the others
+    nothing is at stake. Where the network's weights do not stay in the cache, the best of each form in which programs
+    take them are among the finalists if they may win with weights from memory, as each execution takes them. Elsewhere,
+    where the best takes longer than others took in the search, it races with those, too. A finalist that computes
+    something else, crashes or hangs loses its time in the pipeline, and the next one takes its place; after `FALLEN` of
+    them the task ships untuned.
 
     Args:
         failed: Told of each such finalist.
