@@ -187,8 +187,9 @@ def _rivals(p: Pipeline, many: bool, network: Network | None) -> list[tuple[np.n
     forms = {network.form(p.task, row) for row, _ in near}
     measured = p.top(len(p.rows))
     expected = [seconds + network.extra(p.task, row) / READ for row, seconds in measured]
+    most_s = COLD_WITHIN * min(expected)
     for (row, seconds), cold_s in zip(measured, expected, strict=True):
-        if cold_s <= COLD_WITHIN * min(expected) and (form := network.form(p.task, row)) not in forms:
+        if cold_s <= most_s and (form := network.form(p.task, row)) not in forms:
             forms.add(form)
             near.append((row, seconds))
     return near
