@@ -22,6 +22,7 @@ from tt_spec import (
     VirtualClock,
     draw,
 )
+from tt_spec.cost_models import CostModels
 from tt_spec.pieces.null_surrogate import NullSurrogate
 from tt_spec.pieces.random_searcher import RandomSearcher
 from tt_spec.pieces.synthetic import SyntheticMeasurer, synthetic_task
@@ -447,16 +448,26 @@ def test_one_row_teaches_nothing_so_the_draft_alone_ranks():
         task = synthetic_task(f"task {i}", knobs=4)
         options = {"draft": Recorder(), "programs": programs, "verify": 40, "batch": 8, "peers": peers}
         peers.append(pipeline(task, Half(0.0), dear, **options))
-    first, second = peers
     for p in peers:
         turn(p, 1)
-    batch = turn(first, 4)
-    assert dear.fits == [[]] and dear.asked == [] and programs.featured == 0 and np.isnan(batch.predicted).all()
-    turn(second, 4)
-    assert dear.fits[1:] == [[(first.task.key, 5, 5)]] and dear.asked == [] and programs.featured == 5
-    batch = turn(first, 4)
+    for p in peers:
+        batch = turn(p, 4)
+        assert dear.fits == [] and dear.asked == [] and programs.featured == 0 and np.isnan(batch.predicted).all()
+    batch = turn(peers[0], 4)
     assert [k for k, *_ in dear.fits[-1]] == [p.task.key for p in peers] and np.isfinite(batch.predicted).all()
     assert dear.asked == [20, 4], "half a batch is chosen among half the rows"
+
+
+@pytest.mark.parametrize(("where", "least"), [("a CPU", CostModels.SETTLED), (None, CostModels.LEAST)])
+def test_a_draft_that_learned_beforehand_ranks_alone_while_the_task_has_few_rows(where, least):
+    programs = Fake()
+    options = {"draft": Knows(where), "programs": programs, "verify": 16, "batch": 4}
+    p = pipeline(searcher=Half(0.0), surrogate=Recorder("statements"), **options)
+    while len(p.rows) < least:
+        batch = turn(p, 4)
+        assert programs.featured == 0 and np.isnan(batch.predicted).all()
+    known, batch = len(p.rows), turn(p, 4)
+    assert programs.featured == known + 16 and np.isfinite(batch.predicted).all()
 
 
 def test_models_that_cannot_work_are_refused():

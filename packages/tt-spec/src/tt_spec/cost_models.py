@@ -44,6 +44,10 @@ class CostModels:
     LEAST = 2
     """Rows from which on a task can teach: labels are shares of the task's best, and a single row's is always 1."""
 
+    SETTLED = 32
+    """Rows of the task from which on the surrogate ranks what a draft chose that learned beforehand: with fewer it adds
+    nothing to such a draft, and its statements cost a tenth of a minute."""
+
     JUDGED = 128
     """Rows of the task by which a foreign model is judged."""
 
@@ -82,23 +86,31 @@ class CostModels:
     def ranks(self) -> bool:
         """Whether the surrogate can tell the task's rows apart: by rows of the task, or by what it learned beforehand
         or elsewhere."""
-        if len(self.told.usable) >= self.LEAST or (self.guidance is not None and self.guidance.ready):
+        if self.guidance is not None and self.guidance.ready:
             return True
-        with blame("surrogate", self.surrogate):
-            return isinstance(self.surrogate, Foreknows) and self.surrogate.foreknows(self.task) is not None
+        if self._foreknows(self.surrogate):
+            return True
+        return len(self.told.usable) >= (self.SETTLED if self._foreknows(self.draft) else self.LEAST)
 
     @property
     def fitted(self) -> bool:
         """Whether any model has learned something that a score could come from."""
-        return self._fitted_at >= 0 or (self.guidance is not None and self.guidance.ready)
+        return max(self._fitted_at, self._drafted_at) >= 0 or (self.guidance is not None and self.guidance.ready)
+
+    def _foreknows(self, model: Surrogate | None) -> bool:
+        """Whether the model learned something beforehand that concerns the task."""
+        if not isinstance(model, Foreknows):
+            return False
+        with blame("surrogate", model):
+            return model.foreknows(self.task) is not None
 
     # -- learning -----------------------------------------------------------------------------------------------
 
     def fit(self, turn: int) -> None:
-        """Fit the models that have outgrown what they know."""
+        """Fit the models that are asked and have outgrown what they know."""
         sources = self._peers() if self.surrogate.shared else [self]
         known = sum(len(p.told) for p in sources)
-        if self._outgrown(known):
+        if (self.draft is None or self.ranks) and self._outgrown(known):
             rng = rng_for(self.seed, self.task.key, "surrogate", turn)
             groups = [g for p in sources if (g := p.group(self.surrogate.inputs)) is not None]
             with blame("surrogate", self.surrogate):
