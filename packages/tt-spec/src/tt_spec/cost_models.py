@@ -84,8 +84,8 @@ class CostModels:
 
     @property
     def ranks(self) -> bool:
-        """Whether the surrogate can tell the task's rows apart: by rows of the task, or by what it learned beforehand
-        or elsewhere."""
+        """Whether the surrogate is asked to tell the task's rows apart: by what it learned beforehand or elsewhere, or
+        by rows of the task, if it is better at that than the draft."""
         if self.guidance is not None and self.guidance.ready:
             return True
         if self._foreknows(self.surrogate):

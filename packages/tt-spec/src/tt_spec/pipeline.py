@@ -38,7 +38,8 @@ class Pipeline:
         programs: Turns rows into programs: canonical rows and statement features. None: rows are taken as they are,
             and the surrogate must read knobs.
         draft: A cheap cost model over knobs that guides the searcher where `surrogate` reads statements, which are
-            dear; `surrogate` then ranks only what the searcher hands over. (Draft-then-verify: Pruner, ASPLOS 2025.)
+            dear; `surrogate` then ranks only what the searcher hands over, and beside a draft that learned beforehand
+            only once the task has `CostModels.SETTLED` rows. (Draft-then-verify: Pruner, ASPLOS 2025.)
         verify: How many rows the searcher hands over for a full batch when there is a draft. (default: 256)
         batch: Rows of a full batch; a smaller one is chosen among as many fewer. (default: 64)
         seed: Root of all randomness.
