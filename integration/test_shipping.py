@@ -8,6 +8,7 @@ import math
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from tt_core.stages import Stages
 from tt_history.sqlite import SqliteStore
 from tt_measure import WorkerPool
 from tt_spec import Measurement, Pipeline, Plugins, Trial, WallClock
+from tt_spec.assembly import assemble
 from tt_spec.errors import FileError
 from tt_spec.pieces.null_surrogate import NullSurrogate
 from tt_spec.pieces.random_searcher import RandomSearcher
@@ -198,29 +200,52 @@ def test_the_form_that_is_faster_with_weights_from_memory_ships(pipeline, others
     )
 
 
+def test_a_run_looks_for_what_is_fast_with_the_weights_of_its_network(tmp_path, monkeypatch):
+    """Winograd's weights of F(m, 3) are (m + 2)^2 / 9 times as long as the convolution's 36,864 bytes."""
+    made: list[Any] = []
+    monkeypatch.setattr(finalists, "COLD", 1)
+    monkeypatch.setattr(tuning, "assemble", lambda *args, **more: made.append(assemble(*args, **more)) or made[-1])
+    few: Any = {"trials": 8, "recipe": "random", "history": None, "log": False}
+    tuning.tune("op:conv2d:1,32,8,32,3,1,1", out=tmp_path / "c.so", **few)
+    p = next(p for p in made[0].pipelines if p.task.op == "conv2d")
+    added, forms = p._told.expected - p._told.seconds, [p.space.decode(row) for row in p.rows]
+    outputs = [knobs.get("winograd.outputs", knobs.get("steps.outputs")) for knobs in forms]
+    longer = [0 if m is None else ((m + 2) ** 2 / 9 - 1) * 36_864 for m in outputs]
+    assert added == pytest.approx(np.array(longer) / finalists.READ) and 0 < np.count_nonzero(longer) < len(longer)
+
+
 @pytest.mark.parametrize(
-    ("seconds", "megabytes", "races"),
-    [(1.25e-3, 0, True), (1.35e-3, 0, False), (1.9e-3, 32, True), (2.7e-3, 32, False)],
+    ("seconds", "megabytes", "others", "races"),
+    [(1.25e-3, 0, 0.9, True), (1.35e-3, 0, 0.9, False), (1.9e-3, 32, 1.1, True), (2.7e-3, 32, 0.9, False)],
 )
-def test_a_form_that_looked_slower_alone_races_with_weights_from_memory(pipeline, seconds, megabytes, races):
-    """The second program, in another form, took longer than the first, which reads so many megabytes more."""
+def test_a_form_that_looked_slower_alone_races_with_weights_from_memory(pipeline, seconds, megabytes, others, races):
+    """The second program, in another form, took longer than the first, which reads so many megabytes more. Who is
+    expected to be faster is the one whom another form has to beat."""
     second = pipeline.measured(_trials(pipeline)[1])
     pipeline.restore([dataclasses.replace(second, seconds=(seconds,))])
-    here, (best, _) = Here(pipeline.task, others=0.9), pipeline.top(1)[0]
+    here, (best, _) = Here(pipeline.task, others=others), pipeline.top(1)[0]
     longer = {tuple(best): megabytes * 10**6}
     network = finalists.Network(100 << 20, lambda task, row: tuple(row), lambda task, row: longer.get(tuple(row), 0))
     won = finalists.race([pipeline], here, pytest.fail, network=network)
     assert (tuple(won.rows[pipeline.task.key]) == second.config) is races
+    late = finalists.race([pipeline], here, pytest.fail, lambda: True, network)
+    assert (tuple(late.rows[pipeline.task.key]) == second.config) is (seconds == 1.9e-3), "without a race"
+
+
+def test_what_a_network_adds_is_the_reading_of_longer_weights(pipeline):
+    (row, _), *_ = pipeline.top(1)
+    for megabytes, expected in ((32, 1e-3), (1, 0.0)):
+        network = finalists.Network(megabytes << 20, lambda task, row: None, lambda task, row: 32 * 10**6)
+        assert network.surcharge_s(pipeline.task, row) == pytest.approx(expected)
 
 
 def test_a_race_reads_as_many_weights_as_the_network_that_ships(pipeline):
     """Those of programs that are longer than the model's count once for each call."""
-    task, (best, _) = dataclasses.replace(pipeline.task, weight=3.0), pipeline.top(1)[0]
+    task = dataclasses.replace(pipeline.task, weight=3.0)
     p = Pipeline(task, NullSurrogate(), RandomSearcher(), TopSampler())
     p.restore(pipeline.measured(t) for t in _trials(pipeline))
-    longer = {tuple(best): 5 << 20}
     here = Here(task)
-    network = finalists.Network(100 << 20, lambda task, row: tuple(row), lambda task, row: longer.get(tuple(row), 0))
+    network = finalists.Network(100 << 20, lambda task, row: tuple(row), lambda task, row: 5 << 20)
     finalists.race([p], here, pytest.fail, network=network)
     assert here.cold == [115 << 20]
 

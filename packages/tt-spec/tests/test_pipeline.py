@@ -213,6 +213,34 @@ def test_failures_are_told_as_label_zero(recwarn):
     assert len(set(p.searcher.seen_by_tell)) == 2, "every tell has randomness of its own"
 
 
+class Labelled(NullSurrogate):
+    """Remembers the labels that it learned last."""
+
+    def fit(self, groups, rng):
+        super().fit(groups, rng)
+        self.learned = [y.tolist() for *_, y in groups]
+
+
+def test_models_and_searchers_go_by_what_rows_take_in_a_network():
+    model, rows = Labelled(), np.arange(4)[:, None] * np.ones(len(wide_task().space.knobs), dtype=np.int64)
+    p = pipeline(surrogate=model, warm=rows, surcharge=lambda row: 3e-3 * (row[0] == 1))
+    batch, seconds = p.ask(4), {0: 2e-3, 1: 1e-3, 3: 4e-3}
+    about = {"task_key": p.task.key, "space_key": p.space.key}
+    results = [
+        Measurement(**about, config=tuple(row), seconds=(seconds[row[0]],))
+        if row[0] in seconds
+        else Measurement(**about, config=tuple(row), error="run")
+        for row in batch.codes.tolist()
+    ]
+    p.tell(batch.id, results)
+    assert batch.codes[:, 0].tolist() == [0, 1, 2, 3]
+    assert p.searcher.told[0][1].tolist() == [1.0, 0.5, 0.0, 0.5]
+    p.ask(4)
+    assert model.learned == [[1.0, 0.5, 0.0, 0.5]] and p.searcher.ctx.y.tolist() == [1.0, 0.5, 0.0, 0.5]
+    assert p.searcher.ctx.best_s == 2e-3
+    assert [(row[0], s) for row, s in p.top(2)] == [(0, 2e-3), (1, 1e-3)] and p.best_s == 1e-3
+
+
 class Knows(Recorder):
     """Learned elsewhere that high codes of the last knob are fast."""
 

@@ -43,7 +43,7 @@ from tt_core.suggested import taken
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from tt_core.deploy.finalists import Winners
+    from tt_core.deploy.finalists import Network, Winners
     from tt_core.deploy.shipping import Shipped
 
 __all__ = ["tune", "versions"]
@@ -135,6 +135,7 @@ def _open(request: Request, plugins: Plugins, stages: Stages, stack: ExitStack, 
             known=past.known,
             warm=past.guides,
             lend=past.lend,
+            surcharge=_alone if untuned is None else untuned.network.surcharge_s,
         )
         others = _restored(ready.left_out, past.known)
         ends = past_endings(store, ready.model.name, past.device, past.last)
@@ -160,39 +161,44 @@ def _named(model: object) -> str:
 
 @dataclass(frozen=True)
 class _Untuned:
-    """The model's library without any winner, and the seconds that making it took."""
+    """The model's library without any winner.
+
+    Args:
+        seconds: What making it took.
+        network: The network that it is, whose weights are most of the file's bytes.
+    """
 
     path: Path
     seconds: float
+    network: Network
 
-    @property
-    def size(self) -> int:
-        """Bytes of the file, most of which are weights."""
-        return self.path.stat().st_size
+
+def _alone(task: Task, row: np.ndarray) -> float:
+    """What a network adds to a row's seconds where none is made."""
+    return 0.0
 
 
 def _untuned(request: Request, ready: Prepared, plugins: Plugins, stages: Stages, stack: ExitStack) -> _Untuned | None:
     """None where no file is asked for. A model that cannot be deployed is refused here, before it is tuned."""
     if request.path is None:
         return None
+    from tt_core.deploy.finalists import Network
     from tt_core.deploy.shipping import write_untuned
 
     path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tt-")), "untuned.so")
     began = stages.spent_s
     with stages.stage("untuned", "compiling it untuned, to compare with"):
         write_untuned(ready, path, plugins)
-    return _Untuned(path, stages.spent_s - began)
+    return _Untuned(path, stages.spent_s - began, Network.of(ready.lowered, path.stat().st_size))
 
 
 def _ending(ready: Prepared, untuned: _Untuned, past: Sequence[float], stages: Stages) -> Ending:
     """What the end of the run is expected to take, after what earlier ones took."""
-    from tt_core.deploy.finalists import Network
-
-    tasks, network = ready.lowered.tasks, Network.of(ready.lowered, untuned.size)
+    tasks, network = ready.lowered.tasks, untuned.network
     several = sum(network.several(t) for t in tasks) if network.cold else 0
     flops = sum(t.weight * t.flops for t in tasks)
     minutes = math.inf if stages.minutes is None else stages.minutes
-    return Ending.of(len(tasks), untuned.seconds, flops, untuned.size, past, several, minutes)
+    return Ending.of(len(tasks), untuned.seconds, flops, network.constants, past, several, minutes)
 
 
 def _begin(store: Store, recipe: Recipe, ready: Prepared, request: Request, device: str) -> JsonObject:
@@ -360,17 +366,16 @@ class _Run:
         return any(math.isfinite(p.best_s) for p in self.made.pipelines)
 
     def _written(self) -> tuple[Winners, Shipped]:
-        from tt_core.deploy.finalists import Network, race
+        from tt_core.deploy.finalists import race
         from tt_core.deploy.shipping import Shipment, ship, ship_unseen
 
         assert self.untuned is not None, "made wherever a file is asked for"
-        network = Network.of(self.ready.lowered, self.untuned.size)
         after_s, path = self.ending.compile_s + self.ending.models_s, Path(str(self.request.path))
 
         def enough() -> bool:
             return self.stages.left_s < after_s
 
-        rules = self._failed, enough, network, self.note
+        rules = self._failed, enough, self.untuned.network, self.note
         if self.away and self.service is not None:
             with self.stages.stage("re-timing", "agents re-time and verify the finalists"):
                 winners = race(self.made.pipelines, self.service.judge(self.note), *rules)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -92,6 +93,7 @@ def assemble(
     known: Callable[[Task], Iterable[Measurement]] = lambda task: (),
     warm: Callable[[Task], np.ndarray | None] = lambda task: None,
     lend: Callable[[Task, int], Sequence[Foreign]] = lambda task, rows: (),
+    surcharge: Callable[[Task, np.ndarray], float] = lambda task, row: 0.0,
     pipeline: Callable[..., Pipeline] = Pipeline,
 ) -> Assembled:
     """Pipelines, scheduler and stoppers of a run.
@@ -104,6 +106,7 @@ def assemble(
         known: Rows of a task that were measured before.
         warm: Rows `(n, d)` of a task to measure first, before those of plug-ins.
         lend: At most so many rows of other tasks and devices that may guide a task; for a recipe with a transfer.
+        surcharge: Seconds that a row's program of a task takes longer in the network than alone.
         pipeline: Makes a pipeline: `tt_spec.Pipeline` or one like it.
     """
     models: dict[str, Any] = {}
@@ -127,6 +130,7 @@ def assemble(
             peers=peers,
             warm=_first(warm(task), warm_rows(task, recipe.plugins)),
             guidance=_guidance(mine, task, lend, seed, kept),
+            surcharge=partial(surcharge, task),
         )
         made.restore(known(task))
         peers.append(made)

@@ -139,7 +139,7 @@ class CostModels:
         if len(usable) > self.FIT_ROWS:
             best = self.told.best(self.FIT_ROWS // 2, usable)
             usable = np.union1d(best, usable[-self.FIT_ROWS // 2 :])
-        y = labels(self.told.seconds)[usable]
+        y = labels(self.told.expected)[usable]
         codes = self.told.rows[usable]
         if inputs == "knobs":
             return self.task, self.space.encode(codes), y
@@ -155,7 +155,7 @@ class CostModels:
         for which in ("surrogate", "draft"):
             model = self.guidance.model(which)
             if model is not None and self.guidance.judges(which, len(usable)):
-                y = labels(self.told.seconds)[usable]
+                y = labels(self.told.expected)[usable]
                 self.guidance.judge(which, self.by(model, self.told.rows[usable]).mean, y)
         return self.guidance if self.guidance.ready else None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,8 @@ class Pipeline:
         peers: Pipelines whose data a `shared` surrogate learns from, this one among them.
         warm: Rows to measure first, `(n, d)`.
         guidance: Lets rows of other tasks and devices have a say; see `tt_spec.guidance`.
+        surcharge: Seconds that the program of a row `(d,)` takes longer in a network than alone, as by weights that
+            come from memory there. Models learn, and searchers are told, seconds with it; all else is without.
     """
 
     OPENING = {"knobs": 1024, "statements": 256}
@@ -68,6 +70,7 @@ class Pipeline:
         peers: list[Pipeline] | None = None,
         warm: np.ndarray | None = None,
         guidance: Guidance | None = None,
+        surcharge: Callable[[np.ndarray], float] = lambda row: 0.0,
     ) -> None:
         self.task, self.space = task, task.space
         self.surrogate, self.draft, self.searcher, self.sampler = surrogate, draft, searcher, sampler
@@ -76,7 +79,7 @@ class Pipeline:
         self.peers = peers if peers is not None else [self]
         self.guidance = guidance
         self._warm = np.empty((0, len(self.space.knobs)), dtype=np.int64) if warm is None else warm
-        self._told = Told(len(self.space.knobs))
+        self._told = Told(len(self.space.knobs), surcharge)
         self._repeats = Repeats(self._told)
         self._seen: set[bytes] = set()
         self._pending: dict[bytes, tuple[int, np.ndarray]] = {}
@@ -241,19 +244,18 @@ class Pipeline:
             if name in told or not (pending or (m.error == "invalid" and name in self._refused)):
                 raise ValueError(f"batch {batch_id} has no pending row {list(m.config)}: tell each asked row once")
             told.add(name)
-        rows, seconds = [], []
+        places = []
         for m in results:
             row = np.asarray(m.config, dtype=np.int64)
             self._told.add(row, m.latency_s, m.error, m.seconds, m.cost)
             if self._pending.pop(token(row), None) is None:
                 self._refused.discard(token(row))
                 continue
-            rows.append(row)
-            seconds.append(m.latency_s)
-        if rows and isinstance(self.searcher, Learns):
-            y = np.array([self.best_s / s if math.isfinite(s) else 0.0 for s in seconds])
+            places.append(self._told.at[token(row)])
+        if places and isinstance(self.searcher, Learns):
+            y = labels(self._told.expected)[places]
             with blame("searcher", self.searcher):
-                self.searcher.tell(self._context("tell", len(self._told)), np.stack(rows), y)
+                self.searcher.tell(self._context("tell", len(self._told)), self.rows[places], y)
 
     def refused(self, asked: Batch) -> list[Trial]:
         """The trials of the rows that the backend refused on the way to this batch."""
@@ -340,12 +342,12 @@ class Pipeline:
             task=self.task,
             space=self.space,
             rows=self.rows,
-            y=labels(self._told.seconds),
+            y=labels(self._told.expected),
             errors=list(self._told.errors),
             timed=tuple(self._told.timed),
             costs=self._told.costs,
             pending=np.stack(pending) if pending else self.rows[:0],
-            best_s=self.best_s,
+            best_s=float(self._told.expected.min(initial=math.inf)),
             predict=lambda codes: self.models.predict(guide, codes),
             score=(lambda codes: self.models.score(guide, codes)) if fitted else (lambda codes: np.zeros(len(codes))),
             rng=rng_for(self.seed, self.task.key, role, turn),

@@ -67,23 +67,25 @@ class Repeats:
         to `UNLUCKY` rows, of this batch or an earlier one, that met the machine in no state that counts, and may be
         nearly as good as the leader. And the `ANCHORS` that led this run's rows before the batch, for `levelled`.
         """
-        told, best_s = self._told, self._told.best_s
+        told, expected = self._told, self._told.expected
+        best_s = float(expected.min(initial=math.inf))
         self._batch = {token(m.config) for m in results}
         led = told.best(self.ANCHORS, np.array(self._own, dtype=np.int64))
         known = len(told) >= self.MANY and bool(self._batch)
         self._anchors = [token(told.rows[i]) for i in led if known and math.isfinite(told.seconds[i])]
         self._own += sorted(told.at[name] for name in self._batch if name in told.at)
-        top = [token(row) for row, s in told.top(self.CONTENDERS) if s <= self.CLOSE * best_s]
+        top = [token(told.rows[i]) for i in told.best(self.CONTENDERS) if expected[i] <= self.CLOSE * best_s]
         if len(told) < self.MANY or all(self._looks[name] >= self.LOOKS - 1 for name in top):
             top = []
         corrected = [token(m.config) for m in results if m.error is None and _elsewhere(m.noise)]
         self._corrected.update(corrected)
         self._doubt(corrected)
-        near = [name for name in self._unsure if self._seconds(name) <= self.UNLUCKY_S * best_s]
-        self._unsure = sorted(near, key=self._seconds)[: self.UNSURE]
-        near = self._unsure[: self.UNLUCKY]
-        names = list(dict.fromkeys([*self._anchors, *top, *near]))
-        self._unsure = [n for n in self._unsure if n not in near or self._looks[n] < self.LOOKS - 1]
+        near = {name: expected[told.at[name]] for name in self._unsure}
+        near = {name: s for name, s in near.items() if s <= self.UNLUCKY_S * best_s}
+        self._unsure = sorted(near, key=near.__getitem__)[: self.UNSURE]
+        unlucky = self._unsure[: self.UNLUCKY]
+        names = list(dict.fromkeys([*self._anchors, *top, *unlucky]))
+        self._unsure = [n for n in self._unsure if n not in unlucky or self._looks[n] < self.LOOKS - 1]
         self._looks.update(names)
         return told.rows[[told.at[name] for name in names]]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -18,11 +18,12 @@ class Told:
 
     Args:
         knobs: Columns of a row.
+        surcharge: Seconds that a row's program takes longer in a network than alone; see `tt_spec.Pipeline`.
     """
 
-    def __init__(self, knobs: int) -> None:
+    def __init__(self, knobs: int, surcharge: Callable[[np.ndarray], float] = lambda row: 0.0) -> None:
         self._rows = np.empty((64, knobs), dtype=np.int64)
-        self._seconds = np.empty(64)
+        self._seconds, self._surcharges, self._surcharge = np.empty(64), np.empty(64), surcharge
         self._trial = np.empty(64, dtype=bool)
         self._costs = np.empty((64, 2))
         self.errors: list[str | None] = []
@@ -43,6 +44,11 @@ class Told:
     def seconds(self) -> np.ndarray:
         """Medians, `(n,)`, inf of failures; to be read only."""
         return _view(self._seconds, len(self))
+
+    @property
+    def expected(self) -> np.ndarray:
+        """Medians with what each row takes longer in a network, `(n,)`, inf of failures: what is searched for."""
+        return self.seconds + self._surcharges[: len(self)]
 
     @property
     def costs(self) -> np.ndarray:
@@ -72,8 +78,9 @@ class Told:
         if n == len(self._seconds):
             self._rows, self._seconds = np.concatenate([self._rows] * 2), np.concatenate([self._seconds] * 2)
             self._trial, self._costs = np.concatenate([self._trial] * 2), np.concatenate([self._costs] * 2)
+            self._surcharges = np.concatenate([self._surcharges] * 2)
         self._rows[n], self._seconds[n], self._trial[n] = row, seconds, error != "invalid"
-        self._costs[n] = _costs(cost or {})
+        self._costs[n], self._surcharges[n] = _costs(cost or {}), self._surcharge(row)
         self.at[token(row)] = n
         self.errors.append(error)
         self.timed.append(timed)
@@ -106,18 +113,19 @@ class Told:
         return [(int(trial[i]), float(seconds[i])) for i in np.flatnonzero(seconds < before)]
 
     def best(self, n: int, among: np.ndarray | None = None) -> np.ndarray:
-        """Places of the `n` fastest rows, best first and the earlier of equals; failures last."""
-        places = np.arange(len(self)) if among is None else among
+        """Places of the `n` rows of which the least is `expected`, best first and the earlier of equals; failures
+        last."""
+        expected, places = self.expected, np.arange(len(self)) if among is None else among
         if not 0 < n < len(places):
             places = places[: len(places) if n > 0 else 0]
         else:
-            seconds = self.seconds[places]
+            seconds = expected[places]
             nth = np.partition(seconds, n - 1)[n - 1]
             places = places[seconds <= nth]
-        return places[np.argsort(self.seconds[places], kind="stable")][: max(n, 0)]
+        return places[np.argsort(expected[places], kind="stable")][: max(n, 0)]
 
     def top(self, n: int) -> list[tuple[np.ndarray, float]]:
-        """The `n` fastest valid rows with their seconds, best first."""
+        """The `n` best valid rows with their seconds, that of which the least is `expected` first."""
         rows, seconds = self.rows, self.seconds
         return [(rows[i], float(seconds[i])) for i in self.best(n) if math.isfinite(seconds[i])]
 

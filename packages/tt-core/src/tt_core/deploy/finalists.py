@@ -99,14 +99,23 @@ class Network:
     def with_best(self, pipelines: Sequence[Pipeline]) -> Network:
         """The network with each task's best program: its weights are what passes through the cache between two
         executions of an operator. A YOLOv8's 12 MB are 31 MB so."""
-        best = [(p.task, p.top(1)) for p in pipelines]
-        longer = sum(task.weight * self.extra(task, top[0][0]) for task, top in best if top)
+        best = [(p.task, self.ranked(p)) for p in pipelines]
+        longer = sum(task.weight * self.extra(task, ranked[0][0]) for task, ranked in best if ranked)
         return replace(self, constants=self.constants + int(longer))
 
     @property
     def cold(self) -> bool:
         """Whether its weights are more than the cache keeps until they are read again."""
         return self.constants >= COLD
+
+    def surcharge_s(self, task: Task, row: np.ndarray) -> float:
+        """Seconds that a row's program takes longer in the network, as it reads longer weights from memory."""
+        return self.extra(task, row) / READ if self.cold else 0.0
+
+    def ranked(self, p: Pipeline) -> list[tuple[np.ndarray, float, float]]:
+        """A task's valid rows with their seconds alone and those that are expected here, the least of these first."""
+        rows = [(row, s, s + self.surcharge_s(p.task, row)) for row, s in p.top(len(p.rows))]
+        return sorted(rows, key=lambda r: r[2])
 
     def changed(self, task: Task, rows: Sequence[np.ndarray]) -> bool:
         """Whether a program of these rows changes the form of its weights; else all lose about as much by cold ones."""
@@ -156,8 +165,7 @@ def race(
     for i, (p, many) in enumerate(order):
         if i % TOGETHER == 0 and isinstance(measurer, Prepares):
             measurer.prepare(_wanted(order[i : i + TOGETHER], enough(), network))
-        around = network if many else None
-        row, seconds[p.task.key] = _winner(p, measurer, failed, many, not enough(), around, say)
+        row, seconds[p.task.key] = _winner(p, measurer, failed, many, not enough(), network, say)
         if row is not None:
             rows[p.task.key] = row
     if isinstance(measurer, Prepares):
@@ -178,26 +186,24 @@ def _wanted(
 
 
 def _rivals(p: Pipeline, many: bool, network: Network | None) -> list[tuple[np.ndarray, float]]:
-    """A task's finalists with their seconds, the fastest first, then the best of each other form. A best that takes
-    the weights as they are needs no such rivals: no other form has fewer bytes."""
-    keep = COLD_KEEP if network is not None else KEEP
-    near = _near(p, keep if many else 1)
-    if network is None or not many or not near or network.form(p.task, near[0][0]) is None:
+    """A task's finalists with their seconds, the best first, then the best of each other form. Where the fastest alone
+    takes the weights as they are, there are no such rivals: no other form has fewer bytes."""
+    if network is None:
+        return [(row, s) for row, s in p.top(KEEP if many else 1) if s <= WITHIN * p.best_s]
+    ranked = network.ranked(p)
+    if not ranked:
+        return []
+    best_s = ranked[0][2]
+    near = [(row, s) for row, s, cold_s in ranked[: COLD_KEEP if many else 1] if cold_s <= WITHIN * best_s]
+    fastest = min(ranked, key=lambda r: r[1])[0]
+    if not many or network.form(p.task, fastest) is None:
         return near
     forms = {network.form(p.task, row) for row, _ in near}
-    measured = p.top(len(p.rows))
-    expected = [seconds + network.extra(p.task, row) / READ for row, seconds in measured]
-    most_s = COLD_WITHIN * min(expected)
-    for (row, seconds), cold_s in zip(measured, expected, strict=True):
-        if cold_s <= most_s and (form := network.form(p.task, row)) not in forms:
+    for row, seconds, cold_s in ranked:
+        if cold_s <= COLD_WITHIN * best_s and (form := network.form(p.task, row)) not in forms:
             forms.add(form)
             near.append((row, seconds))
     return near
-
-
-def _near(p: Pipeline, most: int) -> list[tuple[np.ndarray, float]]:
-    """A task's finalists with their seconds, the fastest first."""
-    return [(row, s) for row, s in p.top(most) if s <= WITHIN * p.best_s]
 
 
 def _latency_s(p: Pipeline) -> float:
@@ -234,7 +240,7 @@ def _winner(
         rows = [row for row, _ in rivals]
         row, seconds = rivals[0]
         if timed:
-            around = network if network is not None and network.changed(p.task, rows) else None
+            around = network if many and network is not None and network.changed(p.task, rows) else None
             raced = _heat(p.task, rows, (ms, 0 if around is None else around.constants), measurer, fell)
             if not raced:
                 continue
