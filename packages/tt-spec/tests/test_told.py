@@ -76,11 +76,16 @@ def test_seconds_of_building_and_timing_reach_searchers_and_samplers():
 
 
 def test_what_a_network_adds_is_kept_apart_from_what_was_timed():
-    told = Told(1, lambda row: 0.5 * row[0])
+    asked: list[int] = []
+    told = Told(1, lambda row: asked.append(row[0]) or 0.5 * row[0])
     for knob, seconds in ((0, 3.0), (4, 2.0), (1, math.inf), (2, 2.5)):
         told.add(np.array([knob]), seconds, None if math.isfinite(seconds) else "run")
     assert told.expected.tolist() == [3.0, 4.0, math.inf, 3.5]
     assert told.best_s == 2.0 and told.best(2).tolist() == [0, 3] and told.top(1)[0][1] == 3.0
+    assert asked == [0, 4, 2], "a row that failed may have no program"
+    told.change(2, 1.5, None)
+    assert told.expected[2] == 2.0
+    told.change(2, math.inf, "run")
     told.rescale(2.0)
     assert told.expected.tolist() == [6.0, 6.0, math.inf, 6.0], "another machine does not change the network's part"
     told.change(1, 1.0, None)

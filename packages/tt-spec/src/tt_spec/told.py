@@ -18,7 +18,8 @@ class Told:
 
     Args:
         knobs: Columns of a row.
-        surcharge: Seconds that a row's program takes longer in a network than alone; see `tt_spec.Pipeline`.
+        surcharge: Seconds that a row's program takes longer in a network than alone, asked of rows that have one; see
+            `tt_spec.Pipeline`.
     """
 
     def __init__(self, knobs: int, surcharge: Callable[[np.ndarray], float] = lambda row: 0.0) -> None:
@@ -80,7 +81,7 @@ class Told:
             self._trial, self._costs = np.concatenate([self._trial] * 2), np.concatenate([self._costs] * 2)
             self._surcharges = np.concatenate([self._surcharges] * 2)
         self._rows[n], self._seconds[n], self._trial[n] = row, seconds, error != "invalid"
-        self._costs[n], self._surcharges[n] = _costs(cost or {}), self._surcharge(row)
+        self._costs[n], self._surcharges[n] = _costs(cost or {}), self._surcharge(row) if error is None else 0.0
         self.at[token(row)] = n
         self.errors.append(error)
         self.timed.append(timed)
@@ -92,6 +93,7 @@ class Told:
         self.trials += (error != "invalid") - int(self._trial[place])
         self._seconds[place], self._trial[place], self.errors[place] = seconds, error != "invalid", error
         self.timed[place] = timed
+        self._surcharges[place] = self._surcharge(self._rows[place]) if error is None else 0.0
         self._best = float(self.seconds.min())
 
     def rescale(self, factor: float, places: np.ndarray | None = None) -> None:
