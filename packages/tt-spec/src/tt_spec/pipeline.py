@@ -47,7 +47,8 @@ class Pipeline:
         warm: Rows to measure first, `(n, d)`.
         guidance: Lets rows of other tasks and devices have a say; see `tt_spec.guidance`.
         surcharge: Seconds that the program of a row `(d,)` takes longer in a network than alone, as by weights that
-            come from memory there. Models learn, and searchers are told, seconds with it; all else is without.
+            come from memory there. Models learn seconds with it, searchers are told them, and they say which rows lead;
+            those that are kept and shown are without.
     """
 
     OPENING = {"knobs": 1024, "statements": 256}
