@@ -236,6 +236,23 @@ def test_a_light_task_warms_up_with_a_quarter_of_a_slot():
     assert Gradient(trials=16, epsilon=0.0, light=0.0).next([heavy, light], CLOCK).trials == 16
 
 
+def test_slots_of_a_task_that_had_many_trials_are_twice_as_long():
+    """The history's trials count, too."""
+    scheduler = Gradient(trials=16, doubled=128, epsilon=0.0)
+    for trials, restored, rows in ((127, 0, 16), (128, 0, 32), (28, 100, 32), (500, 0, 32)):
+        assert scheduler.next([state(trials=trials, restored=restored, best_s=1e-3)], CLOCK).trials == rows
+    assert Gradient(trials=16, epsilon=0.0).next([state(trials=500, best_s=1e-3)], CLOCK).trials == 16
+
+
+def test_no_more_first_slots_are_foreseen_than_one_full_slot_holds():
+    """However many rows the run asks for at once."""
+    scheduler = Gradient(trials=16, doubled=128, epsilon=0.0)
+    states = [state(flops=1e9, trials=16, best_s=1e-3), *(state(flops=1e3) for _ in range(9))]
+    assert scheduler.ahead(states, CLOCK, Slot(1, trials=4, info={"why": "warm-up"}), 28) == [
+        Slot(i, trials=4, info={"why": "warm-up"}) for i in (2, 3, 4)
+    ]
+
+
 def test_first_slots_shrink_to_half_of_the_budget():
     scheduler, states = Gradient(epsilon=0.0), [state() for _ in range(8)]
     left, slots = 96, []

@@ -230,6 +230,21 @@ def test_a_location_that_tvm_replaces_is_not_interpreted():
     assert "TVM would choose another location" not in programs.interpret.unknown
 
 
+def test_a_block_that_cannot_be_inlined_leaves_its_rows_to_tvm_and_no_others():
+    """A softmax's sketches ask for some of its reductions to be inlined, which TVM refuses, and for blocks that the
+    trace makes itself."""
+
+    def one(builder, x):
+        return builder.emit(relax.op.nn.softmax(x))
+
+    programs = SketchPrograms(lower(one, [(2, 32, 32)], packed=False), NATIVE)
+    rows = programs.space.canonical(programs.space.sample(200, np.random.default_rng(0)))
+    found = programs.interpret(rows)
+    reasons = set(programs.interpret.unknown)
+    assert {"a block that cannot be inlined would be", "a block that the trace makes would be inlined"} <= reasons
+    assert len(found) == len(rows)
+
+
 def test_a_space_that_differs_from_tvm_is_refused():
     """One wrong column in one probe is enough."""
     mod = lower(dense, [(6, 48), (48, 64), (64,)], packed=True)

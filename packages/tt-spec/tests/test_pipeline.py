@@ -419,7 +419,7 @@ def test_a_shared_model_learns_from_its_peers():
 
 
 def test_a_model_of_many_tasks_is_not_fitted_for_each_few_rows_of_one():
-    """Of 400 known rows a sixteenth is 25; the task that asks may have 15 more."""
+    """Of 400 known rows an eighth is 50, of the 200 of the task that asks 25."""
     model, peers = Recorder(shared=True), []
     for i in range(2):
         peers.append(pipeline(synthetic_task(f"task {i}", knobs=4), surrogate=model, peers=peers, batch=4))
@@ -427,19 +427,33 @@ def test_a_model_of_many_tasks_is_not_fitted_for_each_few_rows_of_one():
         turn(p, 200)
     peers[0].ask(1)
     fits = len(model.fits)
-    turn(peers[0], 12)
+    turn(peers[0], 24)
     peers[0].ask(1)
-    assert len(model.fits) == fits, "12 rows are few of 400"
-    turn(peers[0], 4)
+    assert len(model.fits) == fits, "24 of its own are few"
+    turn(peers[0], 1)
     peers[0].ask(1)
-    assert len(model.fits) == fits + 1, "16 of its own are not"
-    turn(peers[0], 13)
-    turn(peers[1], 11)
+    assert len(model.fits) == fits + 1, "25 are not"
+    turn(peers[0], 27)
+    turn(peers[1], 24)
     peers[1].ask(1)
-    assert len(model.fits) == fits + 1, "24 of 416"
-    turn(peers[0], 2)
+    assert len(model.fits) == fits + 1, "51 of 425, 24 of its own"
+    turn(peers[0], 3)
     peers[1].ask(1)
-    assert len(model.fits) == fits + 2, "26 of 416, 15 of one and 11 of the other"
+    assert len(model.fits) == fits + 2, "54 of 425"
+
+
+def test_a_model_of_many_tasks_is_fitted_for_16_rows_of_a_task_that_has_few():
+    model, peers = Recorder(shared=True), []
+    for i in range(2):
+        peers.append(pipeline(synthetic_task(f"task {i}", knobs=4), surrogate=model, peers=peers, batch=4))
+    for p, rows in zip(peers, (16, 384), strict=True):
+        turn(p, rows)
+    peers[0].ask(1)
+    fits = len(model.fits)
+    for rows, more in ((15, 0), (1, 1)):
+        turn(peers[0], rows)
+        peers[0].ask(1)
+        assert len(model.fits) == fits + more
 
 
 def test_rows_are_realised_as_there_are_places_and_more_where_they_are_refused():

@@ -17,7 +17,7 @@ __all__ = ["Part", "in_parts"]
 
 ROWS = 64
 
-FEW = {"realise": 1, "features": 16}
+FEW = {"realise": 1, "features": ROWS}
 """Rows that are not split: features are computed for many rows at once, in hardly more time than for one."""
 
 

@@ -62,7 +62,7 @@ class WorkerPool:
             beside which the others hardly work, may use what all of them may together.
         lock: Whether timing waits for other processes; a path to use another lock file.
         verify: Whether a candidate that beats the incumbent must compute the right result.
-        chunk: Candidates that each worker builds before timing starts. (default: 8)
+        chunk: Candidates that each worker builds before timing starts. (default: 16)
         path: Directories put before `sys.path` in the workers.
         seed: Root of the evaluator's randomness.
         grace_s: How long a worker may stay silent beyond its limit before it is taken for one that hangs: stopped,
@@ -83,7 +83,7 @@ class WorkerPool:
         memory_bytes: float | None = None,
         lock: bool | str | os.PathLike[str] = True,
         verify: bool = True,
-        chunk: int = 8,
+        chunk: int = 16,
         path: Sequence[str | os.PathLike[str]] = (),
         seed: int = 0,
         grace_s: float = GRACE_S,
@@ -111,12 +111,14 @@ class WorkerPool:
         return Passage(self._ready(), task, codes, bar, self._rules(bar), self._expected()).results()
 
     def expect(self, task: Task, codes: np.ndarray) -> None:
-        """Rows that `measure` will be asked for soon: workers build them while they would wait. Each begins one, so
-        that what the parent's thinking asks for first, features of the rows before, goes beside the rest."""
+        """Rows that `measure` will be asked for soon: workers build them while they would wait. Each begins one, or a
+        few short ones, so that what the parent's thinking asks for first, features of the rows before, goes beside the
+        rest."""
         team, ahead = self._ready(), self._expected()
         ahead.expect(task, codes)
         team.revive()
         ahead.work()
+        ahead.supply(self._builds.usual_s, least=1)
 
     def trace(self) -> list[Work]:
         """What the workers did since the last call: see `tt_spec.roles.Traces`."""
@@ -182,7 +184,7 @@ class WorkerPool:
         """The rows through all workers, which then have something to build while the parent thinks on."""
         ahead = self._expected()
         parts = in_parts(self._ready(), kind, task, codes, self.realise_timeout_s, ahead.work)
-        ahead.supply()
+        ahead.supply(self._builds.usual_s)
         return parts
 
     def race(

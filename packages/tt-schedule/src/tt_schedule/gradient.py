@@ -50,6 +50,8 @@ class Gradient:
         share: See above; at least twice an even one. (default: 0.15)
         warmup: The most slots in this run for a task without a valid result. (default: 4)
         light: A task with less than this share of the model's FLOP warms up with a quarter of a slot. (default: 0.01)
+        doubled: Trials of a task from which on its slots are twice as long: what so many have taught changes little by
+            16 more, and choosing them takes as long as choosing 32. (default: inf)
         epsilon: Share of slots that go to a random task. (default: 0.05)
         seed: Of the random slots; with the trials made so far it decides them.
     """
@@ -64,19 +66,21 @@ class Gradient:
         share: float = 0.15,
         warmup: int = 4,
         light: float = 0.01,
+        doubled: float = math.inf,
         epsilon: float = 0.05,
         seed: int = 0,
     ) -> None:
         self.trials, self.alpha, self.beta, self.window = trials, alpha, beta, window
         self.fade, self.share, self.warmup = fade, share, warmup
-        self.light, self.epsilon, self.seed = light, epsilon, seed
+        self.light, self.doubled, self.epsilon, self.seed = light, doubled, epsilon, seed
         self.rows_ = math.inf
 
     def budget(self, rows: float) -> None:
         self.rows_ = rows
 
     def ahead(self, states: Sequence[TaskState], clock: Clock, slot: Slot, rows: int) -> list[Slot]:
-        return rest_of_warm_up(states, slot, rows, self.trials, self.rows_, self.light)
+        room = min(rows, self.trials - (slot.trials or self.trials))
+        return rest_of_warm_up(states, slot, room, self.trials, self.rows_, self.light)
 
     def beside(self, states: Sequence[TaskState], clock: Clock, slot: Slot) -> Slot | None:
         chosen = self.next(states, clock)
@@ -107,7 +111,9 @@ class Gradient:
         else:
             pick, why = min(racing, key=lambda i: (states[i].trials, i)), "nothing valid yet"
         gain_s = min(max(0.0, -change[pick]), states[pick].weight * states[pick].best_s) if pick in change else 0.0
-        return Slot(pick, trials=size, gain_s=gain_s, info={"why": why})
+        known = states[pick].restored + states[pick].trials
+        long = size == self.trials and known >= self.doubled
+        return Slot(pick, trials=2 * size if long else size, gain_s=gain_s, info={"why": why})
 
     def change(self, states: Sequence[TaskState], i: int) -> float:
         """Expected change of the model's latency by one slot for task `i`, which has a valid result: seconds, rarely

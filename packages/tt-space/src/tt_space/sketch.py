@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 import tvm
 from tt_spec import Knob, Space
-from tvm.s_tir import Schedule
+from tvm.s_tir import Schedule, ScheduleError
 from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.schedule import Trace
 
 from tt_space.intrinsics import import_intrinsics
 from tt_space.nests.blocks import Block, read_blocks
+from tt_space.nests.index import Uninterpreted
 from tt_space.nests.interpreter import Interpreter
 from tt_space.nests.sketches import SketchStructure, steps_of
 from tt_space.programs import Features, InvalidRow, first_line
@@ -80,7 +81,8 @@ class SketchPrograms:
         return SketchStructure(self.space, sketches, functools.cache(self._blocks))
 
     def _blocks(self, sketch: int, also: tuple[str, ...]) -> list[Block]:
-        """The blocks of a sketch where what it inlines, and some others, are inlined."""
+        """The blocks of a sketch where what it inlines, and some others, are inlined. Raises `Uninterpreted` where TVM
+        inlines none of these."""
         schedule = Schedule(self.mod, debug_mask="none", error_render_level="none")
         inline = {"ComputeInline": schedule.compute_inline, "ReverseComputeInline": schedule.reverse_compute_inline}
         got: list[tuple[Any, str]] = []
@@ -90,8 +92,11 @@ class SketchPrograms:
             if inst.kind.name in inline:
                 name = next(n for rv, n in got if rv.same_as(inst.inputs[0]))
                 inline[inst.kind.name](schedule.get_sblock(name))
-        for name in also:
-            schedule.compute_inline(schedule.get_sblock(name))
+        try:
+            for name in also:
+                schedule.compute_inline(schedule.get_sblock(name))
+        except ScheduleError as e:
+            raise Uninterpreted("a block that cannot be inlined would be") from e
         return read_blocks(schedule.mod)
 
     def apply(self, row: np.ndarray) -> Schedule:

@@ -36,9 +36,10 @@ class CostModels:
     FEATURE_CACHE, ALL_FEATURES = 4096, 16384
     """Rows of a task, and of all tasks of a run, whose statements are kept: 10 to 20 kB each."""
 
-    OUTGROWN, OUTGROWN_OWN = 1 / 16, 16
-    """A surrogate that serves many tasks is fitted again once it could know so many times more rows, or so many more of
-    the task that asks."""
+    OUTGROWN, OWN_LEAST = 1 / 8, 16
+    """A surrogate that serves many tasks is fitted again once it could know so many times more rows, or so many times
+    more of the task that asks, `OWN_LEAST` at least: all rows are learned anew, and those of a long run take longer
+    than a batch of quick programs."""
 
     FIT_ROWS = 2000
     LEAST = 2
@@ -129,7 +130,8 @@ class CostModels:
         if self._fitted_at < 0 or not self.surrogate.shared:
             return known != self._fitted_at
         own, new = len(self.told) - self._fitted_own, known - self._fitted_at
-        return new > 0 and (own >= self.OUTGROWN_OWN or new >= self.OUTGROWN * self._fitted_at)
+        enough = max(self.OWN_LEAST, self.OUTGROWN * self._fitted_own)
+        return new > 0 and (own >= enough or new >= self.OUTGROWN * self._fitted_at)
 
     def group(self, inputs: str) -> Group | None:
         """Training data of this task: the best and the newest rows, `LEAST` to `FIT_ROWS` of them, or None."""

@@ -43,8 +43,9 @@ def pairwise_logistic(F: np.ndarray, better: np.ndarray, worse: np.ndarray, weig
         weight: `(pairs,)`.
     """
     margin = F[better] - F[worse]
-    loss = weight * np.logaddexp(0.0, -margin)
-    wrong = 0.5 * (1.0 - np.tanh(0.5 * margin))  # the logistic function of -margin, which cannot overflow
+    small = np.exp(-np.abs(margin))  # cannot overflow
+    loss = weight * (np.maximum(-margin, 0.0) + np.log1p(small))
+    wrong = np.where(margin > 0, small, 1.0) / (1.0 + small)  # the logistic function of -margin
     slope, bend = weight * wrong, weight * wrong * (1.0 - wrong)
     n = len(F)
     grad = np.bincount(worse, slope, n) - np.bincount(better, slope, n)

@@ -168,7 +168,7 @@ class Programs(Problem):
     ) -> None:
         self.X, self.y, self.sizes, self.margin, self.operator = X, y, sizes, margin, operator
         self.regression, self.partners = objective == "regression", partners
-        self.weight = np.maximum(y, least_weight)
+        self.weight, self.power = np.maximum(y, least_weight), 2.0**y
         self.ids, self.rng = program_ids(X.offsets), np.random.default_rng(seed)
         # A leaf may move all statements of a program at once, so the sum moves by as many steps: without this factor
         # (it bounds the full Hessian by a diagonal) programs of many statements overshoot and diverge.
@@ -207,6 +207,6 @@ class Programs(Problem):
         programs for all of its pairs."""
         if self._all is None or any(n > 2 * (self.partners // 2) for n in self.sizes):
             better, worse = draw_pairs(self.y, self.sizes, self.partners // 2, self.rng)
-            gain = 2.0 ** self.y[better] - 2.0 ** self.y[worse]
+            gain = self.power[better] - self.power[worse]
             self._all = better, worse, gain * (len(self.y) / max(gain.sum(), 1e-9))
         return self._all

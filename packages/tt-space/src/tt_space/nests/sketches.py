@@ -111,7 +111,10 @@ class _Replay:
             if step.kind == "GetSBlock":
                 where[step.outputs[0]] = str(step.attrs[0])
             if step.kind == "SampleComputeLocation" and self._location(step) == -2:
-                inlined.append(where[step.inputs[0].number])
+                block = step.inputs[0].number
+                if block not in where:
+                    raise Uninterpreted("a block that the trace makes would be inlined")
+                inlined.append(where[block])
         self.s = fresh(blocks(tuple(inlined)))
         self.values: dict[int, Any] = {}
         self.root: dict[str, Lane] = {}
