@@ -62,7 +62,8 @@ class WorkerPool:
             beside which the others hardly work, may use what all of them may together.
         lock: Whether timing waits for other processes; a path to use another lock file.
         verify: Whether a candidate that beats the incumbent must compute the right result.
-        chunk: Candidates that each worker builds before timing starts. (default: 16)
+        chunk: Candidates that each worker builds before timing starts; twice as many
+            may be built ahead of their turn. (default: 8)
         path: Directories put before `sys.path` in the workers.
         seed: Root of the evaluator's randomness.
         grace_s: How long a worker may stay silent beyond its limit before it is taken for one that hangs: stopped,
@@ -83,7 +84,7 @@ class WorkerPool:
         memory_bytes: float | None = None,
         lock: bool | str | os.PathLike[str] = True,
         verify: bool = True,
-        chunk: int = 16,
+        chunk: int = 8,
         path: Sequence[str | os.PathLike[str]] = (),
         seed: int = 0,
         grace_s: float = GRACE_S,
@@ -353,7 +354,7 @@ class WorkerPool:
     def _expected(self) -> Ahead:
         team = self._ready()
         if self._ahead is None:
-            self._ahead = Ahead(team, self.build_timeout_s, self.chunk * team.size)
+            self._ahead = Ahead(team, self.build_timeout_s, 2 * self.chunk * team.size)
         self._ahead.build_s = self._builds.limit_s(self.build_timeout_s)
         return self._ahead
 
