@@ -62,8 +62,8 @@ class WorkerPool:
             beside which the others hardly work, may use what all of them may together.
         lock: Whether timing waits for other processes; a path to use another lock file.
         verify: Whether a candidate that beats the incumbent must compute the right result.
-        chunk: Candidates that each worker builds before timing starts; twice as many
-            may be built ahead of their turn. (default: 8)
+        chunk: Candidates that each worker builds before timing starts; twice as many may be built ahead of their turn.
+            (default: 8)
         path: Directories put before `sys.path` in the workers.
         seed: Root of the evaluator's randomness.
         grace_s: How long a worker may stay silent beyond its limit before it is taken for one that hangs: stopped,

@@ -81,8 +81,8 @@ class SketchPrograms:
         return SketchStructure(self.space, sketches, functools.cache(self._blocks))
 
     def _blocks(self, sketch: int, also: tuple[str, ...]) -> list[Block]:
-        """The blocks of a sketch where what it inlines, and some others, are inlined. Raises `Uninterpreted` where TVM
-        inlines none of these."""
+        """The blocks of a sketch where what it inlines, and some others, are inlined. Raises `Uninterpreted` where
+        TVM cannot inline one of these."""
         schedule = Schedule(self.mod, debug_mask="none", error_render_level="none")
         inline = {"ComputeInline": schedule.compute_inline, "ReverseComputeInline": schedule.reverse_compute_inline}
         got: list[tuple[Any, str]] = []
