@@ -1,6 +1,5 @@
 """Starting, replacing and listening to workers, and rows that are built ahead, without a backend."""
 
-import math
 import os
 import pickle
 import signal
@@ -228,26 +227,17 @@ def test_of_two_tasks_only_rows_of_the_first_are_built_of_three_all(made, two):
 def test_each_worker_has_two_rows_in_hand_of_the_task_expected_first(made, two):
     task, other = wide_task(), replace(wide_task(), key="other")
     ahead = Ahead(two, 9.0, 8)
-    ahead.supply(math.inf)
+    ahead.supply()
     ahead.expect(task, ROWS[:5])
     ahead.expect(other, ROWS)
-    ahead.supply(math.inf)
-    ahead.supply(math.inf)
+    ahead.supply()
+    ahead.supply()
     assert [len(rows) for rows in built(made, two, task, ahead)] == [DEPTH, DEPTH]
     assert {key[0] for key in ahead._built} == {task.key}
     few = Ahead(two, 9.0, 1)
     few.expect(task, ROWS)
-    few.supply(math.inf)
+    few.supply()
     assert not few._built, "nobody has a hand free"
-
-
-@pytest.mark.parametrize(("usual_s", "least", "rows"), [(1.0, 1, 1), (0.4, 1, 2), (0.1, 2, 6), (0.0, 2, 8)])
-def test_short_builds_in_hand_last_for_what_the_parent_thinks(made, two, usual_s, least, rows):
-    task, ahead = wide_task(), Ahead(two, 9.0, 16)
-    many = np.array([[i, j] for i in range(4) for j in range(8)])[: 2 * 8]
-    ahead.expect(task, many)
-    ahead.supply(usual_s, least)
-    assert [len(mine) for mine in built(made, two, task, ahead)] == [rows, rows]
 
 
 def test_what_was_begun_is_handed_over_once(made, two):

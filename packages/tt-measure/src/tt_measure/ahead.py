@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
 from dataclasses import dataclass
 
@@ -18,11 +17,8 @@ __all__ = ["Ahead", "Built"]
 Key = tuple[str, bytes]
 
 DEPTH = 2
-"""Builds that a worker has in hand while its parent thinks, unless they are short. More would keep it from making the
-programs that the thinking asks for."""
-
-HAND_S = 0.6
-"""Seconds for which short builds in hand should last: what the parent thinks between two questions to the workers."""
+"""Builds that a worker has in hand while its parent thinks. More would keep it from making the programs that the
+thinking asks for, and leave nothing to build beside those."""
 
 SEVERAL = 3
 """Tasks of which rows are expected, from which on all are built at once: slots of a row or two are timed sooner so. Of
@@ -81,17 +77,15 @@ class Ahead:
             new = (k for k, (_, name, _) in waiting.items() if name not in others)
             self._give(p, next(known, None) or next(new, None) or next(iter(waiting)))
 
-    def supply(self, usual_s: float, least: int = DEPTH) -> None:
-        """Give workers rows to build for the time in which nobody looks after them: each has up to `least` in hand, or
-        more where builds usually take so few seconds that those would not last for `HAND_S`. They are of the task that
-        was expected first alone, since timing its rows waits for all that was given."""
+    def supply(self) -> None:
+        """Give workers rows to build for the time in which nobody looks after them: each has up to `DEPTH` in hand, of
+        the task that was expected first alone, since timing its rows waits for all that was given."""
         self._collect()
-        most = max(least, math.ceil(HAND_S / max(usual_s, 1e-3)))
         first = next(iter(self._built or self._waiting), None)
         if first is None:
             return
         mine = [key for key in self._waiting if key[0] == first[0]]
-        for depth in range(most):
+        for depth in range(DEPTH):
             for p in self.team.processes:
                 if not p.lost and p.load <= depth and mine and len(self._built) < self.most:
                     self._give(p, mine.pop(0))

@@ -112,14 +112,12 @@ class WorkerPool:
         return Passage(self._ready(), task, codes, bar, self._rules(bar), self._expected()).results()
 
     def expect(self, task: Task, codes: np.ndarray) -> None:
-        """Rows that `measure` will be asked for soon: workers build them while they would wait. Each begins one, or a
-        few short ones, so that what the parent's thinking asks for first, features of the rows before, goes beside the
-        rest."""
+        """Rows that `measure` will be asked for soon: workers build them while they would wait. Each begins one, so
+        that what the parent's thinking asks for first, features of the rows before, goes beside the rest."""
         team, ahead = self._ready(), self._expected()
         ahead.expect(task, codes)
         team.revive()
         ahead.work()
-        ahead.supply(self._builds.usual_s, least=1)
 
     def trace(self) -> list[Work]:
         """What the workers did since the last call: see `tt_spec.roles.Traces`."""
@@ -185,7 +183,7 @@ class WorkerPool:
         """The rows through all workers, which then have something to build while the parent thinks on."""
         ahead = self._expected()
         parts = in_parts(self._ready(), kind, task, codes, self.realise_timeout_s, ahead.work)
-        ahead.supply(self._builds.usual_s)
+        ahead.supply()
         return parts
 
     def race(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import math
 from dataclasses import dataclass, field
 
 from tt_spec.roles import Evaluator
@@ -32,14 +31,11 @@ class Builds:
         """A build that went well."""
         bisect.insort(self.seconds, build_s)
 
-    @property
-    def usual_s(self) -> float:
-        """The median, seconds; inf before `USUAL` builds."""
-        return self.seconds[len(self.seconds) // 2] if len(self.seconds) >= USUAL else math.inf
-
     def limit_s(self, most_s: float) -> float:
         """Seconds that a build may take, `most_s` at most."""
-        return min(most_s, max(LEAST_S, LONG * self.usual_s))
+        if len(self.seconds) < USUAL:
+            return most_s
+        return min(most_s, max(LEAST_S, LONG * self.seconds[len(self.seconds) // 2]))
 
 
 SLOWER, LEAST_RUN_S = 1000.0, 5.0
