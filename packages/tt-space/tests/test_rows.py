@@ -7,7 +7,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tt_space import Both
 from tt_space.rows import RowPrograms
+from tt_space.sketch import SketchPrograms
 from tvm import te, topi
+from tvm.s_tir import ScheduleError
 
 NATIVE = tvm.target.Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu(), "num-cores": 2})
 
@@ -136,6 +138,18 @@ def test_a_vector_times_a_matrix_is_a_reduction_of_rows():
 
 def test_rows_stand_beside_sketches():
     assert Both().open(softmax((4, 40)), NATIVE).space.name == "rows+sketch"
+
+
+def test_rows_stand_alone_where_tvm_derives_no_sketches(monkeypatch):
+    """Its rules raise where a softmax's sums, tiled, are to be computed with what reads them."""
+    mod = masked((2, 4, 24, 24))
+    with pytest.raises(ScheduleError):
+        SketchPrograms(mod, NATIVE)
+    space = Both().open(mod, NATIVE).space
+    assert space.name == "rows" and Both().reopen(mod, NATIVE, space).space.key == space.key
+    monkeypatch.setattr("tt_space.both._templates", lambda mod, target: [])
+    with pytest.raises(ScheduleError):
+        Both().open(mod, NATIVE)
 
 
 def test_rows_are_for_cpus():

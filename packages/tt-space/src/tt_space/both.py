@@ -11,7 +11,7 @@ import numpy as np
 import tvm
 from tt_spec import Knob, Limit, Space
 from tt_spec.roles import Assures, Interprets
-from tvm.s_tir import Schedule
+from tvm.s_tir import Schedule, ScheduleError
 
 from tt_space.intrinsics import import_intrinsics
 from tt_space.packing import legalizers
@@ -65,13 +65,22 @@ class Both:
         import_intrinsics(tvm.target.Target("llvm"))
 
     def open(self, mod: tvm.IRModule, target: tvm.target.Target) -> Programs:
-        """As `Template.open`."""
-        return _joined([*_templates(mod, target), SketchPrograms(mod, target)])
+        """As `Template.open`. Where TVM's rules derive no sketches, as of a softmax that a mask is added to, templates
+        are alone."""
+        templates = _templates(mod, target)
+        try:
+            return _joined([*templates, SketchPrograms(mod, target)])
+        except ScheduleError:
+            if not templates:
+                raise
+            return _joined(templates)
 
     def reopen(self, mod: tvm.IRModule, target: tvm.target.Target, space: Space) -> Programs:
         """As `open`, of a workload whose space is known: sketches are derived when the first of their rows is asked
         for. To derive them is most of an `open`."""
         templates = _templates(mod, target)
+        if templates and _joined(templates).space.key == space.key:
+            return _joined(templates)
         if not templates or not _begins(space, _joint([p.space for p in templates])):
             return self.open(mod, target)
 
