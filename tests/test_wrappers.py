@@ -78,12 +78,13 @@ def test_a_recorded_tasks_measurer_forwards_what_its_pool_can():
     live.check(task, row)
     live.doubts(task, row)
     live.race_models(["a.so"], {})
+    live.profile_models(["a.so"], {})
     live.run_model("a.so", {})
     live.nudge_model("a.so", {}, 1e-6, (1,))
     live.start_model("a.so", {}, 1e-6, (1,))
     live.close()
     called = ["prestart", "expect", "begin", "trace", "retime", "prepare", "rescaled", "race", "check", "doubts"]
-    called += ["race_models", "run_model", "nudge_model", "start_model", "close"]
+    called += ["race_models", "profile_models", "run_model", "nudge_model", "start_model", "close"]
     assert inner.called == called
     assert {c.__name__ for c in capabilities("measurer", live)} == {c.__name__ for c in CAPABILITIES["measurer"]}
 

@@ -475,13 +475,40 @@ def test_a_library_is_timed_on_free_processors_and_run_for_its_outputs_on_the_wo
         def time(self, *args, **options):
             return Timed([1.0], None)
 
+        def profile(self, *args):
+            return {}
+
     monkeypatch.setattr("tt_core.compiler.backend.Runner", Loaded)
     monkeypatch.setattr("tt_core.compiler.seat.Seat.build", lambda self: did.append("own"))
     monkeypatch.setattr("tt_core.compiler.seat.Seat.run", lambda self: did.append("free"))
     backend = TvmBackend()
     assert backend.run_model("a", {}) == [] and backend.nudge_model("a", {}, 1e-6, (1, 2)) == [[], []]
     backend.race_models(["a"], {}, 1.0, 2)
-    assert did == ["own", "load", "own", "load", "free", "load"]
+    backend.profile_models(["a"], {}, 1.0, 2)
+    assert did == ["own", "load", "own", "load", "free", "load", "free", "load"]
+
+
+@pytest.mark.parametrize(("each_s", "rounds"), [(0.1, 10), (4.0, 4)])
+def test_functions_of_libraries_take_turns(monkeypatch, each_s, rounds):
+    """There and back; a few rounds have to do where the time is long over."""
+    now, told = 0.0, []
+
+    class Loaded:
+        def __init__(self, path):
+            self.path = path
+
+        def profile(self, inputs, seconds):
+            nonlocal now
+            now += each_s
+            told.append((self.path, seconds))
+            return {"matmul": 1.0 + len(told), self.path: 2.0}
+
+    monkeypatch.setattr("tt_core.compiler.backend.Runner", Loaded)
+    monkeypatch.setattr("tt_core.compiler.backend.time.perf_counter", lambda: now)
+    a, b = TvmBackend().profile_models(["a", "b"], {}, 6.0, 10)
+    assert [path for path, _ in told] == [*"baab" * (rounds // 2)] and {s for _, s in told} == {0.3}
+    assert a["a"] == b["b"] == [2.0] * rounds
+    assert a["matmul"] == [1.0 + i for i, (path, _) in enumerate(told, 1) if path == "a"]
 
 
 @pytest.mark.parametrize("many", [2**12, 2**14])

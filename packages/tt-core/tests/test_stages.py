@@ -10,10 +10,13 @@ from tt_core.stages import (
     CHECK_S,
     LEAST_TIMING_S,
     MODELS_S,
+    MOST_INSIDE,
     MOST_RETIME,
     MOST_TIMING_S,
+    PROFILE_S,
     RACE_S,
     UNTUNED_FLOPS,
+    VARIANTS,
     WEIGHT_S,
     Ending,
     Stages,
@@ -30,7 +33,8 @@ def test_the_end_of_a_run_by_hand():
     ending = Ending.of(10, 8.0)
     assert ending.retime_s == pytest.approx(10 * RACE_S)
     assert ending.compile_s == pytest.approx(0.5 * 8 + 10 * APPLY_S)
-    assert ending.total_s == pytest.approx(10 * RACE_S + 4 + 10 * APPLY_S + MODELS_S + MOST_TIMING_S)
+    assert ending.inside_s == pytest.approx(PROFILE_S + (VARIANTS + 1) * ending.compile_s)
+    assert ending.total_s == pytest.approx(10 * RACE_S + 4 + 10 * APPLY_S + MODELS_S + MOST_TIMING_S + ending.inside_s)
     heavy = Ending.of(10, 8.0, flops=2 * UNTUNED_FLOPS, size=10**8)
     assert heavy.models_s - ending.models_s == pytest.approx(2), "timed once; other runs beside 8 s of compiling"
     heavier = Ending.of(10, 8.0, flops=10 * UNTUNED_FLOPS)
@@ -44,19 +48,34 @@ def test_re_timing_many_operators_takes_a_share_of_the_minutes_or_what_checking_
     assert Ending.of(10, 8.0, minutes=2).retime_s == pytest.approx(10 * RACE_S)
 
 
+def test_a_race_inside_the_model_has_its_share_of_the_minutes_or_none():
+    compile_s = Ending.of(10, 8.0).compile_s
+    for libraries in (2, 3, VARIANTS + 1):
+        minutes = (PROFILE_S + (libraries + 0.5) * compile_s) / MOST_INSIDE / 60
+        assert Ending.of(10, 8.0, minutes=minutes).inside_s == pytest.approx(PROFILE_S + libraries * compile_s)
+    one = (PROFILE_S + 1.9 * compile_s) / MOST_INSIDE / 60
+    assert Ending.of(10, 8.0, minutes=one).inside_s == 0, "another library, and none to compose of both"
+    assert Ending.of(10, 8.0, minutes=0.5).inside_s == 0
+
+
 def test_the_whole_model_is_timed_for_less_where_the_minutes_are_few():
     assert [timing_s(m) for m in (None, 5, 1, 0.25)] == [MOST_TIMING_S, MOST_TIMING_S, pytest.approx(3), LEAST_TIMING_S]
 
 
 def test_earlier_runs_say_how_long_it_takes():
     alone = Ending.of(10, 8.0)
-    told = Ending.of(10, 8.0, past=[0.8 * alone.total_s, 1.5 * alone.total_s])
+    told = Ending.of(10, 8.0, past=[(0.8 * alone.total_s, math.inf), (1.5 * alone.total_s, math.inf)])
     assert told.total_s == pytest.approx(1.5 * alone.total_s)
     assert told.compile_s == pytest.approx(1.5 * alone.compile_s)
-    assert Ending.of(10, 8.0, past=[3600.0, 1.5 * alone.total_s]) == told, "a clock that was set is no end of an hour"
-    assert Ending.of(10, 8.0, past=[3600.0]) == alone
-    quick = Ending.of(10, 8.0, past=[1.0])
+    hour = 3600.0, math.inf
+    assert Ending.of(10, 8.0, past=[hour, (1.5 * alone.total_s, math.inf)]) == told, "a clock was set"
+    assert Ending.of(10, 8.0, past=[hour]) == alone
+    quick = Ending.of(10, 8.0, past=[(1.0, math.inf)])
     assert quick.total_s == pytest.approx(0.5 * alone.total_s), "one run that was cut short does not take all of it"
+    short = Ending.of(10, 8.0, minutes=1)
+    longer = Ending.of(10, 8.0, past=[(1.2 * alone.total_s, math.inf)], minutes=1)
+    assert short.inside_s == 0 < alone.inside_s, "a race inside the model is for long runs"
+    assert longer.total_s == pytest.approx(1.2 * short.total_s), "each run's end by what is estimated for its minutes"
 
 
 def test_the_search_gets_what_is_left_and_a_third_at_least():
@@ -122,8 +141,9 @@ class Runs(MemoryStore):
         return self.told
 
 
-def run(i: str, ended: float | None, model: str = "m", device: str = "cpu", out: str | None = "m.so"):
-    return {"id": i, "ended": ended, "info": {"model": model, "device": device, "options": {"out": out}}}
+def run(i: str, ended: float | None, model: str = "m", device: str = "cpu", **options):
+    options = {"out": "m.so", "minutes": 2.0, **options}
+    return {"id": i, "ended": ended, "info": {"model": model, "device": device, "options": options}}
 
 
 def test_only_ends_of_the_same_model_here_count():
@@ -133,10 +153,10 @@ def test_only_ends_of_the_same_model_here_count():
         run("b", 220.0, model="n"),
         run("c", None),
         run("d", 444.0, out=None),
-        run("e", 541.0),
+        run("e", 541.0, minutes=None),
         run("unknown", 600.0),
     )
-    assert past_endings(store, "m", "cpu", last) == [41.0, 30.0]
-    assert past_endings(store, "m", "cpu", last, most=1) == [41.0]
+    assert past_endings(store, "m", "cpu", last) == [(41.0, math.inf), (30.0, 2.0)]
+    assert past_endings(store, "m", "cpu", last, most=1) == [(41.0, math.inf)]
     assert past_endings(store, "m", "gpu", last) == []
     assert past_endings(MemoryStore(), "m", "cpu", last) == []

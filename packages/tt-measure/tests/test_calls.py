@@ -44,6 +44,7 @@ def test_a_call_is_made_once_and_those_that_time_are_alone(calls):
     pool.check(TASK, row[0])
     pool.doubts(TASK, row[0])
     pool.race_models(["a.so"], {})
+    pool.profile_models(["a.so"], {})
     pool.run_model("a.so", {})
     pool.nudge_model("a.so", {}, 0.5, [3])
     asked = [(said[2], said[4]) for said in crew.jobs if said[0] == "call"]
@@ -53,6 +54,7 @@ def test_a_call_is_made_once_and_those_that_time_are_alone(calls):
         ("check", True),
         ("doubts", False),
         ("race_models", True),
+        ("profile_models", True),
         ("run_model", True),
         ("nudge_model", True),
     ]

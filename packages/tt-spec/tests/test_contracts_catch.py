@@ -141,6 +141,9 @@ class Able(SyntheticMeasurer):
     def race_models(self, paths, inputs, seconds=6.0, rounds=10):
         return [[1e-3] * rounds for _ in paths]
 
+    def profile_models(self, paths, inputs, seconds=6.0, rounds=10):
+        return [{"matmul": [1e-3] * rounds} for _ in paths]
+
     def run_model(self, path, inputs):
         return list(inputs.values())
 
@@ -1065,6 +1068,14 @@ CAPABLE = {
     ("measurer", "shrinks to nothing"): (able(rescaled=lambda self, task: 0.0), "tells_changes_of_its_scale"),
     ("measurer", "begins with a change"): (able(rescaled=lambda self, task: 2.0), "tells_changes_of_its_scale"),
     ("measurer", "races one"): (able(race_models=lambda self, paths, *_: [[1e-3]]), "races_libraries"),
+    ("measurer", "profiles another"): (
+        able(profile_models=lambda self, paths, *_: [{p + str(i): [1e-3]} for i, p in enumerate(paths)]),
+        "profiles_libraries",
+    ),
+    ("measurer", "profiles nothing"): (
+        able(profile_models=lambda self, paths, *_: [{} for _ in paths]),
+        "profiles_libraries",
+    ),
     ("surrogate", "silent"): (
         schooled(pretrain=lambda self, groups, rng, report, start=None: None),
         "pretrains_on_many_tasks_and_predicts_another",

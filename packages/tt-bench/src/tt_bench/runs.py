@@ -332,6 +332,11 @@ class Live:
     ) -> list[list[float]]:
         return self.pool.race_models(paths, inputs, seconds, rounds)
 
+    def profile_models(
+        self, paths: list[str], inputs: dict[str, np.ndarray], seconds: float = 6.0, rounds: int = 10
+    ) -> list[dict[str, list[float]]]:
+        return self.pool.profile_models(paths, inputs, seconds, rounds)
+
     def run_model(self, path: str, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
         return self.pool.run_model(path, inputs)
 

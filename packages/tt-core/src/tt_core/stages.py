@@ -30,6 +30,11 @@ APPLY_S = 0.03
 MOST_TIMING_S, LEAST_TIMING_S, TIMING_SHARE = 6.0, 2.0, 0.05
 """Seconds for timing the whole model, and their share of the minutes where those are few."""
 
+VARIANTS, PROFILE_S, MOST_INSIDE = 5, 5.0, 0.06
+"""Libraries that race inside the model beside the first, at most; seconds for timing their functions, and the share of
+the minutes that compiling and timing them may have. Where that is not enough for one, and the model composed of both,
+none races."""
+
 MODELS_S = 1.0
 """Loading and running the whole model, and its peer; ending the workers."""
 
@@ -66,11 +71,13 @@ class Ending:
         retime_s: Re-timing and checking finalists; what is left over or missing of the time is its own.
         compile_s: Compiling and writing the tuned model.
         models_s: Timing and verifying it.
+        inside_s: Compiling other programs into it, and their race inside.
     """
 
     retime_s: float = 0.0
     compile_s: float = 0.0
     models_s: float = 0.0
+    inside_s: float = 0.0
 
     @classmethod
     def of(
@@ -79,7 +86,7 @@ class Ending:
         untuned_s: float,
         flops: float = 0.0,
         size: int = 0,
-        past: Sequence[float] = (),
+        past: Sequence[tuple[float, float]] = (),
         several: int = 0,
         minutes: float = math.inf,
     ) -> Ending:
@@ -89,8 +96,9 @@ class Ending:
             untuned_s: What compiling and writing the untuned model took, which every such run does first.
             flops: Of the whole model.
             size: Bytes of the untuned model's file, most of which are weights.
-            past: What the ends of earlier runs of this model took; the longest counts instead of the estimate, if it
-                is more than half of that: an end that ran out of time says little.
+            past: What the ends of earlier runs of this model took, and the minutes of each run. The one that took
+                longest by what is estimated for its minutes corrects the estimate, to half of it at least: an end that
+                ran out of time says little.
             several: Operators whose programs take weights from memory in several forms.
             minutes: Of the whole run.
         """
@@ -98,13 +106,23 @@ class Ending:
         compile_s = AGAIN * untuned_s + APPLY_S * operators + WEIGHT_S * size
         run_s = untuned_run_s(flops)
         parts = retime_s, compile_s, MODELS_S + timing_s(minutes) + run_s + max(0.0, 2 * run_s - compile_s / 2)
-        scales = [s / sum(parts) for s in past if s <= MOST_OF_PAST * sum(parts)]
+        same = operators, untuned_s, flops, size
+        parts += (_inside_s(compile_s, minutes),)
+        scales = [s / cls.of(*same, several=several, minutes=its).total_s for s, its in past]
+        scales = [s for s in scales if s <= MOST_OF_PAST]
         scale = max(*scales, LEAST_OF_PAST) if scales else 1.0
         return cls(*(scale * p for p in parts))
 
     @property
     def total_s(self) -> float:
-        return self.retime_s + self.compile_s + self.models_s
+        return self.retime_s + self.compile_s + self.models_s + self.inside_s
+
+
+def _inside_s(compile_s: float, minutes: float) -> float:
+    """For as many libraries as the minutes have room for, each compiled as the first is, and the composed one."""
+    room_s = 60 * MOST_INSIDE * minutes - PROFILE_S
+    libraries = VARIANTS + 1 if math.isinf(room_s) else min(VARIANTS + 1, int(room_s / max(compile_s, 1e-3)))
+    return PROFILE_S + libraries * compile_s if libraries >= 2 else 0.0
 
 
 def untuned_run_s(flops: float) -> float:
@@ -123,21 +141,24 @@ def search_s(minutes: float, before_s: float, ending: Ending) -> float:
     return max(whole - before_s - ending.total_s, LEAST * whole)
 
 
-def past_endings(store: Store, model: str, device: str, last: Mapping[str, float], most: int = 3) -> list[float]:
-    """Seconds from the last measurement to the end, of the latest runs that wrote this model on this device.
+def past_endings(
+    store: Store, model: str, device: str, last: Mapping[str, float], most: int = 3
+) -> list[tuple[float, float]]:
+    """Seconds from the last measurement to the end, and the minutes of the run, inf without a limit; of the latest runs
+    that wrote this model on this device.
 
     Args:
         last: When each run measured last, by its id.
     """
     if not isinstance(store, ListsRuns):
         return []
-    found: list[float] = []
+    found: list[tuple[float, float]] = []
     for run in reversed(store.runs()):
         info, ended = run.get("info") or {}, run.get("ended")
         same = (info.get("model"), info.get("device")) == (model, device)
-        wrote = same and (info.get("options") or {}).get("out") and run["id"] in last
-        if wrote and ended is not None:
-            found.append(max(0.0, ended - last[run["id"]]))
+        options = info.get("options") or {}
+        if same and options.get("out") and run["id"] in last and ended is not None:
+            found.append((max(0.0, ended - last[run["id"]]), options.get("minutes") or math.inf))
     return found[:most]
 
 

@@ -87,7 +87,7 @@ def tune(
         run = _open(request, plugins, stages, stack, halt)
         run.keep(log, say, stack)
         outcome = run.search([*plugins.listeners(), *listeners], halt)
-        winners, shipped = run.ship(outcome)
+        winners, shipped = run.ship(outcome, hurried=halt() is not None)
         return run.tell(outcome, winners, shipped, stages.spent_s)
 
 
@@ -192,7 +192,7 @@ def _untuned(request: Request, ready: Prepared, plugins: Plugins, stages: Stages
     return _Untuned(path, stages.spent_s - began, Network.of(ready.lowered, path.stat().st_size))
 
 
-def _ending(ready: Prepared, untuned: _Untuned, past: Sequence[float], stages: Stages) -> Ending:
+def _ending(ready: Prepared, untuned: _Untuned, past: Sequence[tuple[float, float]], stages: Stages) -> Ending:
     """What the end of the run is expected to take, after what earlier ones took."""
     tasks, network = ready.lowered.tasks, untuned.network
     several = sum(network.several(t) for t in tasks) if network.cold else 0
@@ -341,8 +341,12 @@ class _Run:
         late = self.stages.spent_s + search + ending - 60.0 * minutes
         return text if late < 1 else f"{text}; that is {clock_text(late)} late: the minutes are few for this model"
 
-    def ship(self, outcome: Outcome) -> tuple[Winners, Shipped | None]:
-        """Choose and verify the winners and, where a file is asked for, write it; the run ends here."""
+    def ship(self, outcome: Outcome, hurried: bool = False) -> tuple[Winners, Shipped | None]:
+        """Choose and verify the winners and, where a file is asked for, write it; the run ends here.
+
+        Args:
+            hurried: Somebody ended the run, and waits for the file.
+        """
         from tt_core.deploy.finalists import leaders
 
         winners, shipped = leaders([*self.made.pipelines, *self.others]), None
@@ -351,7 +355,7 @@ class _Run:
                 if outcome.failure is not None:
                     why = summary(outcome.failure)
                     self.note(f"the run broke off ({why}); writing the best that was measured before")
-                winners, shipped = self._written()
+                winners, shipped = self._written(hurried or outcome.failure is not None)
         except Exception as e:
             self.note(f"nothing was written ({e}); what was measured is kept in {self.request.history}")
             raise
@@ -365,12 +369,13 @@ class _Run:
         """Whether any tuned task has a valid program."""
         return any(math.isfinite(p.best_s) for p in self.made.pipelines)
 
-    def _written(self) -> tuple[Winners, Shipped]:
+    def _written(self, hurried: bool) -> tuple[Winners, Shipped]:
+        from tt_core.deploy.composing import Inside
         from tt_core.deploy.finalists import race
         from tt_core.deploy.shipping import Shipment, ship, ship_unseen
 
         assert self.untuned is not None, "made wherever a file is asked for"
-        after_s, path = self.ending.compile_s + self.ending.models_s, Path(str(self.request.path))
+        after_s, path = self.ending.total_s - self.ending.retime_s, Path(str(self.request.path))
 
         def enough() -> bool:
             return self.stages.left_s < after_s
@@ -387,7 +392,9 @@ class _Run:
                 with suppress(PieceError):  # nobody asked for this task: it stays untuned
                     winners = winners.merged(race([p], self.measurer, *rules))
             self._doubt(winners)
-        shipment = Shipment(self.ready, self.untuned.path, self.measurer, self._told, self.plugins, self.stages)
+        pipelines = [*self.made.pipelines, *self.others]
+        inside = None if hurried else Inside(pipelines, self.untuned.network, self._failed, self.ending.models_s)
+        shipment = Shipment(self.ready, self.untuned.path, self.measurer, self._told, self.plugins, self.stages, inside)
         return winners, ship(shipment, winners, path)
 
     @property

@@ -236,6 +236,12 @@ class WorkerPool:
         """The backend's `race_models`, alone: see `tt_spec.roles.RacesModels`."""
         return self.call("race_models", None, paths, inputs, seconds, rounds, exclusive=True)
 
+    def profile_models(
+        self, paths: list[str], inputs: dict[str, np.ndarray], seconds: float = 6.0, rounds: int = 10
+    ) -> list[dict[str, list[float]]]:
+        """The backend's `profile_models`, alone: see `tt_spec.roles.ProfilesModels`."""
+        return self.call("profile_models", None, paths, inputs, seconds, rounds, exclusive=True)
+
     def run_model(self, path: str, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
         """The backend's `run_model`, alone: see `tt_spec.roles.RunsModels`."""
         return self.call("run_model", None, path, inputs, exclusive=True)

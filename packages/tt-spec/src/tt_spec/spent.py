@@ -20,7 +20,7 @@ OWN = -1
 """The number of tt's own process among the workers of a trace."""
 
 PART_OF = {
-    **dict.fromkeys(("time", "retime", "gauge", "race", "race_models", "race_variants", "check", "run_model"), "run"),
+    **dict.fromkeys(("time", "retime", "gauge", "race", "race_models", "profile_models", "check", "run_model"), "run"),
     "build": "build",
     **dict.fromkeys(("realise", "features", "ask", "decide"), "think"),
 }

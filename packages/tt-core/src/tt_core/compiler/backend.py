@@ -287,6 +287,24 @@ class TvmBackend:
                     mine.append(float(np.median(timed.seconds)))
         return medians
 
+    def profile_models(
+        self, paths: list[str], inputs: dict[str, np.ndarray], seconds: float = 6.0, rounds: int = 10
+    ) -> list[dict[str, list[float]]]:
+        """Time the functions of deployed libraries in turns on these inputs: each round's seconds in one execution by
+        name, all calls together, a dictionary per library. Where `seconds` are long over, `LEAST_ROUNDS` have to do."""
+        self._shared.seat.run()
+        began = time.perf_counter()
+        runners, share = [Runner(path) for path in paths], seconds / rounds / len(paths)
+        found: list[dict[str, list[float]]] = [{} for _ in paths]
+        for done in range(rounds):
+            if done >= LEAST_ROUNDS and time.perf_counter() - began > 1.5 * seconds:
+                break
+            turns = list(zip(runners, found, strict=True))
+            for runner, mine in turns if done % 2 else reversed(turns):  # there and back: a drift cancels
+                for name, s in runner.profile(inputs, share).items():
+                    mine.setdefault(name, []).append(s)
+        return found
+
     def run_model(self, path: str, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
         """Outputs of a deployed library, on the worker's own processor: two may run at once."""
         self._shared.seat.build()

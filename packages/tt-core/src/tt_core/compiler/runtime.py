@@ -99,6 +99,32 @@ class Runner:
         self._vm.set_instrument(nudge)
         return self({name: nudged(a, share, rng) for name, a in inputs.items()})
 
+    def profile(self, inputs: dict[str, np.ndarray], seconds: float) -> dict[str, float]:
+        """Seconds that each function takes in an execution of the model, all its calls together, by name: medians of
+        executions for about `seconds` and one at least, after one to warm up. The library is used for this from then
+        on."""
+        arguments, main = self._arguments(inputs), self._vm["main"]
+        began: list[float] = []
+        spent: dict[str, float] = {}
+
+        def watch(_: object, name: str, before: bool, *rest: object) -> None:
+            now = time.perf_counter()
+            if before:
+                began.append(time.perf_counter())
+            else:
+                spent[name] = spent.get(name, 0.0) + now - began.pop()
+
+        self._vm.set_instrument(watch)
+        self._called(arguments)
+        found: dict[str, list[float]] = {}
+        end = time.perf_counter() + seconds
+        while not found or time.perf_counter() < end:
+            spent.clear()
+            main(*arguments)
+            for name, s in spent.items():
+                found.setdefault(name, []).append(s)
+        return {name: float(np.median(all_)) for name, all_ in found.items()}
+
     def time(
         self,
         inputs: dict[str, np.ndarray],

@@ -11,7 +11,10 @@ from tvm import relax
 if TYPE_CHECKING:
     from tt_core.compiler.backend import Repacked
 
-__all__ = ["repack_constants"]
+__all__ = ["PACKED", "repack_constants"]
+
+PACKED = "_packed"
+"""What a function's name ends with that takes a constant in another form."""
 
 
 def repack_constants(mod: tvm.IRModule, repacked: Mapping[str, tuple[tvm.tirx.PrimFunc, Repacked]]) -> tvm.IRModule:
@@ -34,7 +37,9 @@ class _Constants(relax.PyExprMutator):
     def __init__(self, mod: tvm.IRModule, repacked: Mapping[str, tuple[tvm.tirx.PrimFunc, Repacked]]) -> None:
         super().__init__(mod)
         # a function whose parameters changed needs a variable of its own: the old one keeps the old type
-        self._calls = {name: (self.builder_.add_func(func, name), how) for name, (func, how) in repacked.items()}
+        self._calls = {
+            name: (self.builder_.add_func(func, name + PACKED), how) for name, (func, how) in repacked.items()
+        }
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = self.visit_expr_post_order(call)

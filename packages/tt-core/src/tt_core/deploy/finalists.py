@@ -15,7 +15,7 @@ from tt_spec.shares import heavy, shares
 if TYPE_CHECKING:
     from tt_core.compiler.lower import Lowered
 
-__all__ = ["Network", "Winners", "beats", "leaders", "race"]
+__all__ = ["Network", "Winners", "beats", "leaders", "race", "sound"]
 
 ROUNDS, ROUND_MS, LIGHT_MS = 10, 5.0, 2.0
 """Rounds of a race, and how long a program is timed in each: in those of light tasks less."""
@@ -227,14 +227,12 @@ def _winner(
     """
     ms = ROUND_MS if many else LIGHT_MS
     fallen = 0
+    tell = _fell(p, failed)
 
     def fell(row: np.ndarray, error: str, why: str) -> None:
         nonlocal fallen
         fallen += 1
-        config, knobs = tuple(map(int, row)), p.task.space.decode(row)
-        found = Measurement(p.task.key, p.task.space.key, config, knobs, error=error, why=why, origin="finalist")
-        p.restore([found])
-        failed(found)
+        tell(row, error, why)
 
     while fallen < FALLEN and (rivals := _rivals(p, many, network)):
         rows = [row for row, _ in rivals]
@@ -288,6 +286,23 @@ def _disappointed(p: Pipeline, raced: list[np.ndarray], best_s: float) -> list[n
 
 _Fell = Callable[[np.ndarray, str, str], None]
 """Told of a row that failed, its kind of error and why."""
+
+
+def _fell(p: Pipeline, failed: Callable[[Measurement], None]) -> _Fell:
+    """Takes a row that failed its time in the pipeline, and tells of it."""
+
+    def fell(row: np.ndarray, error: str, why: str) -> None:
+        config, knobs = tuple(map(int, row)), p.task.space.decode(row)
+        found = Measurement(p.task.key, p.task.space.key, config, knobs, error=error, why=why, origin="finalist")
+        p.restore([found])
+        failed(found)
+
+    return fell
+
+
+def sound(p: Pipeline, row: np.ndarray, measurer: Judges, failed: Callable[[Measurement], None]) -> bool:
+    """Whether a row computes the right result; `failed` is told of one that does not, which loses its time."""
+    return _sound(p.task, row, measurer, _fell(p, failed))
 
 
 def _heat(task: Task, rows: list[np.ndarray], how: tuple[float, int], measurer: Judges, fell: _Fell) -> list[_Raced]:

@@ -20,6 +20,7 @@ from tt_core.compiler.arrays import random_array
 from tt_core.compiler.quiet import quiet
 from tt_core.compiler.target import threads_of
 from tt_core.deploy import library as files
+from tt_core.deploy.composing import Inside, compose
 from tt_core.deploy.finalists import Winners, beats
 from tt_core.deploy.nudging import Nudged, share
 from tt_core.deploy.states import STEPS, following
@@ -72,6 +73,7 @@ class Shipment:
         measurer: Has `run_model` and `race_models`.
         about: What the sidecar says of the run, e.g. recipe and versions.
         stages: Told of each; their `say` of what else is done.
+        inside: For a last race inside the model; None goes by the operators' races alone.
     """
 
     ready: Prepared
@@ -80,6 +82,7 @@ class Shipment:
     about: JsonObject
     plugins: Plugins
     stages: Stages
+    inside: Inside | None = None
 
     def sidecar(self) -> JsonObject:
         """The part of the sidecar that does not depend on what ships."""
@@ -170,14 +173,20 @@ class _Chosen:
 def _tuned(shipment: Shipment, winners: Winners, untuned: UntunedRuns, after: Path) -> _Chosen:
     """The model with the winners, or the untuned one if that is faster."""
     ready, stages, before = shipment.ready, shipment.stages, shipment.untuned
+    began = stages.spent_s
     with stages.stage("compiling", "compiling the model"), quiet():
         library = files.compile_library(ready.lowered, winners.rows, shipment.plugins)
         files.write(library, after, shipment.sidecar())
+    composed = compose(shipment, winners, after, untuned.first, stages.spent_s - began)
+    paths = [before, after, *([] if composed is None else [composed.path])]
     with stages.stage("timing", "timing the model before and after"):
-        timed = shipment.measurer.race_models([str(before), str(after)], untuned.first, _timing_s(stages))
-    before_s, after_s = (float(np.median(t)) for t in timed)
+        plain, timed, *rest = shipment.measurer.race_models([str(p) for p in paths], untuned.first, _timing_s(stages))
+    if composed is not None and np.median(np.divide(rest[0], timed)) < 1:
+        after, winners, timed = composed.path, composed.winners, rest[0]
+        stages.say(f"{composed.others} operators ship programs that are faster inside the model, if not alone")
+    before_s, after_s = float(np.median(plain)), float(np.median(timed))
     names = winners.untuned(ready.tasks)
-    if beats(*timed):
+    if beats(plain, timed):
         stages.say("the whole model is faster untuned, so it ships untuned")
         after, after_s, winners = before, before_s, Winners({}, {})
         names = tuple(t.name for t in ready.tasks)

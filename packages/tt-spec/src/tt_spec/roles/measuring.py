@@ -23,6 +23,7 @@ __all__ = [
     "MeasurerOptions",
     "Measures",
     "NudgesModels",
+    "ProfilesModels",
     "Prestarts",
     "ProgramSource",
     "Races",
@@ -67,8 +68,9 @@ class Candidate(Protocol):
 class Backend(Protocol):
     """The compiler's side. Lives in a worker process; `open` is called before a task's first use.
 
-    A backend behind a measurer that races, checks or runs models has these methods too (`Races`, `Checks`,
-    `Doubts`, `RacesModels`, `RunsModels`, `NudgesModels`); one that `Gauges` is timed in windows (`tt_spec.windows`).
+    A backend behind a measurer that races, checks, times or runs models has these methods too (`Races`, `Checks`,
+    `Doubts`, `RacesModels`, `ProfilesModels`, `RunsModels`, `NudgesModels`); one that `Gauges` is timed in windows
+    (`tt_spec.windows`).
     """
 
     def open(self, task: Task) -> None: ...
@@ -299,6 +301,19 @@ class RacesModels(Protocol):
     ) -> list[list[float]]:
         """Seconds per execution of each round, a list per library, nothing else running; `seconds` in all. One that is
         hopelessly slow may have one entry. Raises `tt_spec.errors.ProgramError` if one crashes or hangs."""
+        ...
+
+
+@runtime_checkable
+class ProfilesModels(Protocol):
+    """A measurer that times the functions of deployed libraries where they are called."""
+
+    def profile_models(
+        self, paths: list[str], inputs: dict[str, np.ndarray], seconds: float = 6.0, rounds: int = 10
+    ) -> list[dict[str, list[float]]]:
+        """Seconds of each round that a function takes in one execution, all its calls together, by its name; a
+        dictionary per library. They take turns, nothing else running, for `seconds` in all. Raises
+        `tt_spec.errors.ProgramError` if one crashes or hangs."""
         ...
 
 

@@ -20,6 +20,7 @@ from tt_spec.roles import (
     NudgesModels,
     Prepares,
     Prestarts,
+    ProfilesModels,
     Races,
     RacesModels,
     Recalibrates,
@@ -246,6 +247,17 @@ class MeasurerContract:
             found = piece.race_models([path, path], inputs, 0.2, 3)
             assert len(found) == 2 and all(found), f"a list of seconds per library, got {found}"
             assert all(np.isfinite(s) and s > 0 for one in found for s in one), "seconds must be finite and positive"
+
+    def test_profiles_libraries(self, piece: Any, library: tuple[str, dict[str, np.ndarray]] | None) -> None:
+        if ProfilesModels in capabilities("measurer", piece):
+            assert library is not None, "override the fixture `library`"
+            path, inputs = library
+            found = piece.profile_models([path, path], inputs, 0.2, 3)
+            assert len(found) == 2 and all(found), f"functions and their seconds per library, got {found}"
+            assert found[0].keys() == found[1].keys(), "a library has the same functions each time"
+            rounds = [seconds for one in found for seconds in one.values()]
+            assert len({len(seconds) for seconds in rounds}) == 1, "as many seconds of each function as rounds"
+            assert all(np.isfinite(s) and s >= 0 for seconds in rounds for s in seconds), "seconds must be finite"
 
     def test_closes_twice(self, piece: Any, task: Task) -> None:
         codes = _rows(piece, task, 2)
