@@ -15,7 +15,7 @@ from tt_core.errors import ModelError
 from tt_core.prepared import prepare
 from tt_core.stages import Stages
 from tt_spec import Measurement, Pipeline, Plugins, VirtualClock, WallClock
-from tt_spec.errors import ProgramError
+from tt_spec.errors import FileError, ProgramError
 from tt_spec.pieces.null_surrogate import NullSurrogate
 from tt_spec.pieces.random_searcher import RandomSearcher
 from tt_spec.pieces.top_sampler import TopSampler
@@ -118,11 +118,12 @@ def test_who_wins_inside_the_model_ships(knows, shipped):
     assert task["knobs"] == json.loads(json.dumps(knows.task.space.decode(other))) and not failed
     assert task["latency_s"] == pytest.approx(0.8e-3), "its rival's seconds by what both took inside"
     assert sidecar["latency_after_s"] == pytest.approx(0.9e-3)
-    assert len(measurer.profiled) == 2 and any("1 operators ship programs that are faster inside" in t for t in said)
+    assert len(measurer.profiled) == 2 and any("1 of 1 programs that ship" in t for t in said)
 
 
 @pytest.mark.parametrize(
-    "why", ["nobody is faster inside", "the composed model is slower", "wrong", "crash", "no library", "hurry"]
+    "why",
+    ["nobody is faster inside", "the composed model is slower", "wrong", "crash", "no library", "full disk", "hurry"],
 )
 def test_else_who_won_alone_ships(knows, shipped, monkeypatch, why):
     (best, _), (other, _) = knows.top(2)
@@ -132,22 +133,23 @@ def test_else_who_won_alone_ships(knows, shipped, monkeypatch, why):
         "wrong": Inner(wrong=[other]),
         "crash": Inner(gain=None),
         "no library": Inner(),
+        "full disk": Inner(),
         "hurry": Inner(),
     }[why]
-    if why == "no library":
+    if why in ("no library", "full disk"):
 
         def written(*args):
-            raise ModelError("TVM cannot compile the model")
+            raise (ModelError if why == "no library" else FileError)("it cannot be made")
 
         monkeypatch.setattr(composing, "_written", written)
     clock = VirtualClock() if why == "hurry" else None
     sidecar, said, failed = shipped(measurer, clock, 0.1 if why == "hurry" else None)
     (task,) = sidecar["tasks"]
     assert task["knobs"] == json.loads(json.dumps(knows.task.space.decode(best)))
-    assert sidecar["latency_after_s"] == pytest.approx(1e-3) and not any("inside the model, if" in t for t in said)
+    assert sidecar["latency_after_s"] == pytest.approx(1e-3) and not any("but inside the model" in t for t in said)
     assert [m.config for m in failed] == ([tuple(map(int, other))] if why == "wrong" else [])
-    assert any("could not race inside the model" in t for t in said) == (why in ("crash", "no library"))
-    assert bool(measurer.profiled) == (why not in ("crash", "no library", "hurry"))
+    assert any("could not race inside the model" in t for t in said) == (why in ("crash", "no library", "full disk"))
+    assert bool(measurer.profiled) == (why not in ("crash", "no library", "full disk", "hurry"))
 
 
 def test_a_library_says_what_its_functions_take(ready, tmp_path):

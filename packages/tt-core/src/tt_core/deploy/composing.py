@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from tt_spec import Measurement, Pipeline, token
-from tt_spec.errors import ProgramError
+from tt_spec.errors import FileError, ProgramError
 from tt_spec.roles import Prepares, ProfilesModels
 
 from tt_core.compiler.quiet import quiet
@@ -40,8 +40,8 @@ it is taken."""
 WORTH = 5e-4
 """Share of the model's seconds that another program has to bring."""
 
-LARGE = 1 << 28
-"""Bytes of a library of which no more are held than two."""
+LARGE = 1 << 27
+"""Bytes of a library from which on no more than two race: workers hold them all, and so does the disk."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Composed:
 
 def compose(shipment: Shipment, winners: Winners, first: Path, inputs: Arrays, each_s: float) -> Composed | None:
     """The model of the programs that win inside it; None where the minutes have no room for that, nothing else wins
-    there, or a library cannot be compiled or timed.
+    there, or a library cannot be compiled, written or timed.
 
     Args:
         winners: The programs that won alone.
@@ -88,7 +88,7 @@ def compose(shipment: Shipment, winners: Winners, first: Path, inputs: Arrays, e
     inside, stages, measurer = shipment.inside, shipment.stages, shipment.measurer
     if inside is None or not isinstance(measurer, ProfilesModels) or shipment.ready.target.kind.name != "llvm":
         return None  # elsewhere a call that returns has not ended
-    most = min(VARIANTS, 1 if first.stat().st_size > LARGE else VARIANTS)
+    most = 1 if first.stat().st_size > LARGE else VARIANTS
     spare_s = stages.left_s - inside.after_s - PROFILE_S
     count = most if np.isinf(spare_s) else min(most, int(spare_s / max(each_s, 1e-3)) - 1)
     lineups = _lineups(inside, winners, count)
@@ -103,7 +103,7 @@ def compose(shipment: Shipment, winners: Winners, first: Path, inputs: Arrays, e
             if not composed:
                 return None
             path = _written(shipment, {**winners.rows, **{k: row for k, (row, _) in composed.items()}}, first, 0)
-        except (ModelError, ProgramError) as e:
+        except (FileError, ModelError, ProgramError) as e:
             stages.say(f"programs could not race inside the model: {e}")
             return None
     seconds = {key: winners.seconds[key] * ratio for key, (_, ratio) in composed.items()}

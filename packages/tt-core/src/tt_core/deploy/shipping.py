@@ -183,7 +183,8 @@ def _tuned(shipment: Shipment, winners: Winners, untuned: UntunedRuns, after: Pa
         plain, timed, *rest = shipment.measurer.race_models([str(p) for p in paths], untuned.first, _timing_s(stages))
     if composed is not None and np.median(np.divide(rest[0], timed)) < 1:
         after, winners, timed = composed.path, composed.winners, rest[0]
-        stages.say(f"{composed.others} operators ship programs that are faster inside the model, if not alone")
+        share = f"{composed.others} of {len(winners.rows)} programs that ship"
+        stages.say(f"{share} are not the fastest alone, but inside the model")
     before_s, after_s = float(np.median(plain)), float(np.median(timed))
     names = winners.untuned(ready.tasks)
     if beats(plain, timed):
