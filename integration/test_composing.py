@@ -123,7 +123,16 @@ def test_who_wins_inside_the_model_ships(knows, shipped):
 
 @pytest.mark.parametrize(
     "why",
-    ["nobody is faster inside", "the composed model is slower", "wrong", "crash", "no library", "full disk", "hurry"],
+    [
+        "nobody is faster inside",
+        "the composed model is slower",
+        "wrong",
+        "crash",
+        "no library",
+        "full disk",
+        "hurry",
+        "long",
+    ],
 )
 def test_else_who_won_alone_ships(knows, shipped, monkeypatch, why):
     (best, _), (other, _) = knows.top(2)
@@ -135,7 +144,10 @@ def test_else_who_won_alone_ships(knows, shipped, monkeypatch, why):
         "no library": Inner(),
         "full disk": Inner(),
         "hurry": Inner(),
+        "long": Inner(),
     }[why]
+    if why == "long":
+        monkeypatch.setattr(composing, "PROFILE_S", 15e-3)  # its milliseconds, 4 rounds, 2 executions, 2 libraries: 16
     if why in ("no library", "full disk"):
 
         def written(*args):
@@ -149,7 +161,7 @@ def test_else_who_won_alone_ships(knows, shipped, monkeypatch, why):
     assert sidecar["latency_after_s"] == pytest.approx(1e-3) and not any("but inside the model" in t for t in said)
     assert [m.config for m in failed] == ([tuple(map(int, other))] if why == "wrong" else [])
     assert any("could not race inside the model" in t for t in said) == (why in ("crash", "no library", "full disk"))
-    assert bool(measurer.profiled) == (why not in ("crash", "no library", "full disk", "hurry"))
+    assert bool(measurer.profiled) == (why not in ("crash", "no library", "full disk", "hurry", "long"))
 
 
 def test_a_library_says_what_its_functions_take(ready, tmp_path):

@@ -19,6 +19,7 @@ from tt_spec import Measurement, Pipeline, token
 from tt_spec.errors import FileError, ProgramError
 from tt_spec.roles import Prepares, ProfilesModels
 
+from tt_core.compiler.backend import LEAST_ROUNDS
 from tt_core.compiler.quiet import quiet
 from tt_core.deploy import library as files
 from tt_core.deploy.constants import PACKED
@@ -88,10 +89,9 @@ def compose(shipment: Shipment, winners: Winners, first: Path, inputs: Arrays, e
     inside, stages, measurer = shipment.inside, shipment.stages, shipment.measurer
     if inside is None or not isinstance(measurer, ProfilesModels) or shipment.ready.target.kind.name != "llvm":
         return None  # elsewhere a call that returns has not ended
-    most = 1 if first.stat().st_size > LARGE else VARIANTS
+    large = first.stat().st_size > LARGE
     spare_s = stages.left_s - inside.after_s - PROFILE_S
-    count = most if np.isinf(spare_s) else min(most, int(spare_s / max(each_s, 1e-3)) - 1)
-    lineups = _lineups(inside, winners, count)
+    lineups = _lineups(inside, winners, _count(inside, winners, spare_s / max(each_s, 1e-3) - 1, large))
     if not lineups:
         return None
     with stages.stage("composing", "racing programs inside the model"):
@@ -109,6 +109,18 @@ def compose(shipment: Shipment, winners: Winners, first: Path, inputs: Arrays, e
     seconds = {key: winners.seconds[key] * ratio for key, (_, ratio) in composed.items()}
     rows = {key: row for key, (row, _) in composed.items()}
     return Composed(path, winners.merged(Winners(rows, seconds)), len(rows))
+
+
+def _count(inside: Inside, winners: Winners, room: float, large: bool) -> int:
+    """How many other libraries race.
+
+    Args:
+        room: How many the minutes have room for.
+        large: Whether they are `LARGE`.
+    """
+    model_s = sum(p.task.weight * winners.seconds[p.task.key] for p in inside.pipelines if p.task.key in winners.rows)
+    round_s = 2 * LEAST_ROUNDS * model_s  # each execution after one to warm up
+    return int(min(1 if large else VARIANTS, room, PROFILE_S / max(round_s, 1e-6) - 1))
 
 
 def _lineups(inside: Inside, winners: Winners, count: int) -> list[dict[str, np.ndarray]]:
