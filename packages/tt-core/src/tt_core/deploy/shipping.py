@@ -171,7 +171,7 @@ class _Chosen:
 
 
 def _tuned(shipment: Shipment, winners: Winners, untuned: UntunedRuns, after: Path) -> _Chosen:
-    """The model with the winners, or the untuned one if that is faster."""
+    """The model with the winners, of the operators' races or of the one inside it, or the untuned one: the fastest."""
     ready, stages, before = shipment.ready, shipment.stages, shipment.untuned
     began = stages.spent_s
     with stages.stage("compiling", "compiling the model"), quiet():
