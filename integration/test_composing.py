@@ -57,19 +57,27 @@ def test_who_is_faster_in_nine_of_ten_rounds_and_for_more_than_nothing_is_chosen
 class Inner(TvmBackend):
     """The backend, with the timings that a test wants."""
 
-    def __init__(self, gain=0.8, composed=0.9, wrong=()):
+    def __init__(self, gain=0.8, composed=0.9, wrong=(), nonsense=False):
         super().__init__()
-        self.gain, self.composed, self.wrong, self.profiled = gain, composed, [tuple(w) for w in wrong], []
+        self.gain, self.composed, self.nonsense = gain, composed, nonsense
+        self.wrong, self.profiled = [tuple(w) for w in wrong], []
 
     def profile_models(self, paths, inputs, seconds=6.0, rounds=10):
         if self.gain is None:
             raise ProgramError("the library ended its process", error="crash")
-        self.profiled = paths
+        self.profiled.append(paths)
         names = [name for name in Runner(paths[0]).profile(inputs, 0.0) if "matmul" in name]
-        return [{name: [1e-3 * (self.gain if i else 1.0)] * rounds for name in names} for i, _ in enumerate(paths)]
+        seconds = [1e-3 if path.endswith("tuned.so") else 1e-3 * self.gain for path in paths]
+        return [{name: [s] * rounds for name in names} for s in seconds]
 
     def race_models(self, paths, inputs, seconds=6.0, rounds=10):
-        return [[s] * rounds for s in (1e-2, 1e-3, 1e-3 * self.composed)][: len(paths)]
+        if len(paths) > 2 and self.composed is None:
+            raise ProgramError("the library ended its process", error="crash")
+        return [[s] * rounds for s in (1e-2, 1e-3, 1e-3 * (self.composed or 1.0))][: len(paths)]
+
+    def run_model(self, path, inputs):
+        found = super().run_model(path, inputs)
+        return [a + 1 for a in found] if self.nonsense and "inside" in path else found
 
     def check(self, task, row):
         return "it computes nonsense" if tuple(row) in self.wrong else super().check(task, row)
@@ -118,7 +126,8 @@ def test_who_wins_inside_the_model_ships(knows, shipped):
     assert task["knobs"] == json.loads(json.dumps(knows.task.space.decode(other))) and not failed
     assert task["latency_s"] == pytest.approx(0.8e-3), "its rival's seconds by what both took inside"
     assert sidecar["latency_after_s"] == pytest.approx(0.9e-3)
-    assert len(measurer.profiled) == 2 and any("1 of 1 programs that ship" in t for t in said)
+    assert [len(paths) for paths in measurer.profiled] == [2]
+    assert any("1 of 1 programs that ship" in t for t in said)
 
 
 @pytest.mark.parametrize(
@@ -132,6 +141,8 @@ def test_who_wins_inside_the_model_ships(knows, shipped):
         "full disk",
         "hurry",
         "long",
+        "the composed model crashes",
+        "the composed model computes nonsense",
     ],
 )
 def test_else_who_won_alone_ships(knows, shipped, monkeypatch, why):
@@ -145,9 +156,11 @@ def test_else_who_won_alone_ships(knows, shipped, monkeypatch, why):
         "full disk": Inner(),
         "hurry": Inner(),
         "long": Inner(),
+        "the composed model crashes": Inner(composed=None),
+        "the composed model computes nonsense": Inner(nonsense=True),
     }[why]
     if why == "long":
-        monkeypatch.setattr(composing, "PROFILE_S", 15e-3)  # its milliseconds, 4 rounds, 2 executions, 2 libraries: 16
+        monkeypatch.setattr(composing, "LONGEST_S", 0.9e-3)
     if why in ("no library", "full disk"):
 
         def written(*args):
@@ -155,10 +168,12 @@ def test_else_who_won_alone_ships(knows, shipped, monkeypatch, why):
 
         monkeypatch.setattr(composing, "_written", written)
     clock = VirtualClock() if why == "hurry" else None
-    sidecar, said, failed = shipped(measurer, clock, 0.1 if why == "hurry" else None)
+    sidecar, said, failed = shipped(measurer, clock, 0.02 if why == "hurry" else None)
     (task,) = sidecar["tasks"]
     assert task["knobs"] == json.loads(json.dumps(knows.task.space.decode(best)))
-    assert sidecar["latency_after_s"] == pytest.approx(1e-3) and not any("but inside the model" in t for t in said)
+    assert sidecar["latency_after_s"] == pytest.approx(1e-3)
+    assert any("but inside the model" in t for t in said) == (why == "the composed model computes nonsense")
+    assert any("those that won alone do" in t for t in said) == why.startswith("the composed model c")
     assert [m.config for m in failed] == ([tuple(map(int, other))] if why == "wrong" else [])
     assert any("could not race inside the model" in t for t in said) == (why in ("crash", "no library", "full disk"))
     assert bool(measurer.profiled) == (why not in ("crash", "no library", "full disk", "hurry", "long"))

@@ -9,12 +9,14 @@ from tt_core.stages import (
     APPLY_S,
     CHECK_S,
     LEAST_TIMING_S,
+    LINEUP_S,
+    LONGEST_S,
     MODELS_S,
     MOST_INSIDE,
     MOST_RETIME,
     MOST_TIMING_S,
-    PROFILE_S,
     RACE_S,
+    TUNED,
     UNTUNED_FLOPS,
     VARIANTS,
     WEIGHT_S,
@@ -33,7 +35,7 @@ def test_the_end_of_a_run_by_hand():
     ending = Ending.of(10, 8.0)
     assert ending.retime_s == pytest.approx(10 * RACE_S)
     assert ending.compile_s == pytest.approx(0.5 * 8 + 10 * APPLY_S)
-    assert ending.inside_s == pytest.approx(PROFILE_S + (VARIANTS + 1) * ending.compile_s)
+    assert ending.inside_s == pytest.approx((VARIANTS + 1) * (ending.compile_s + LINEUP_S))
     assert ending.total_s == pytest.approx(10 * RACE_S + 4 + 10 * APPLY_S + MODELS_S + MOST_TIMING_S + ending.inside_s)
     heavy = Ending.of(10, 8.0, flops=2 * UNTUNED_FLOPS, size=10**8)
     assert heavy.models_s - ending.models_s == pytest.approx(2), "timed once; other runs beside 8 s of compiling"
@@ -49,13 +51,14 @@ def test_re_timing_many_operators_takes_a_share_of_the_minutes_or_what_checking_
 
 
 def test_a_race_inside_the_model_has_its_share_of_the_minutes_or_none():
-    compile_s = Ending.of(10, 8.0).compile_s
-    for libraries in (2, 3, VARIANTS + 1):
-        minutes = (PROFILE_S + (libraries + 0.5) * compile_s) / MOST_INSIDE / 60
-        assert Ending.of(10, 8.0, minutes=minutes).inside_s == pytest.approx(PROFILE_S + libraries * compile_s)
-    one = (PROFILE_S + 1.9 * compile_s) / MOST_INSIDE / 60
-    assert Ending.of(10, 8.0, minutes=one).inside_s == 0, "another library, and none to compose of both"
+    each_s = Ending.of(10, 8.0).compile_s + LINEUP_S
+    for libraries in (3, 4, VARIANTS + 1):
+        minutes = (libraries + 0.5) * each_s / MOST_INSIDE / 60
+        assert Ending.of(10, 8.0, minutes=minutes).inside_s == pytest.approx(libraries * each_s)
+    assert Ending.of(10, 8.0, minutes=2.9 * each_s / MOST_INSIDE / 60).inside_s == 0
     assert Ending.of(10, 8.0, minutes=0.5).inside_s == 0
+    slow = TUNED * LONGEST_S * UNTUNED_FLOPS
+    assert Ending.of(10, 8.0, flops=0.9 * slow).inside_s > 0 == Ending.of(10, 8.0, flops=1.1 * slow).inside_s
 
 
 def test_the_whole_model_is_timed_for_less_where_the_minutes_are_few():

@@ -30,10 +30,14 @@ APPLY_S = 0.03
 MOST_TIMING_S, LEAST_TIMING_S, TIMING_SHARE = 6.0, 2.0, 0.05
 """Seconds for timing the whole model, and their share of the minutes where those are few."""
 
-VARIANTS, PROFILE_S, MOST_INSIDE = 5, 5.0, 0.06
-"""Libraries that race inside the model beside the first, at most; seconds for timing their functions, and the share of
-the minutes that compiling and timing them may have. Where that is not enough for one, and the model composed of both,
+VARIANTS, LINEUP_S, MOST_INSIDE = 5, 0.8, 0.07
+"""Libraries that race inside the model beside the first, at most; seconds for timing the functions of one, and which
+share of the minutes compiling and timing them may have. Where that is not enough for two and the model composed of all,
 none races."""
+
+LONGEST_S, TUNED = 0.3, 4.0
+"""Seconds of a model's execution from which on its programs do not race inside it, and how many times as fast as
+untuned it is expected to be."""
 
 MODELS_S = 1.0
 """Loading and running the whole model, and its peer; ending the workers."""
@@ -107,7 +111,7 @@ class Ending:
         run_s = untuned_run_s(flops)
         parts = retime_s, compile_s, MODELS_S + timing_s(minutes) + run_s + max(0.0, 2 * run_s - compile_s / 2)
         same = operators, untuned_s, flops, size
-        parts += (_inside_s(compile_s, minutes),)
+        parts += (_inside_s(compile_s, run_s, minutes),)
         scales = [s / cls.of(*same, several=several, minutes=its).total_s for s, its in past]
         scales = [s for s in scales if s <= MOST_OF_PAST]
         scale = max(*scales, LEAST_OF_PAST) if scales else 1.0
@@ -118,11 +122,15 @@ class Ending:
         return self.retime_s + self.compile_s + self.models_s + self.inside_s
 
 
-def _inside_s(compile_s: float, minutes: float) -> float:
-    """For as many libraries as the minutes have room for, each compiled as the first is, and the composed one."""
-    room_s = 60 * MOST_INSIDE * minutes - PROFILE_S
-    libraries = VARIANTS + 1 if math.isinf(room_s) else min(VARIANTS + 1, int(room_s / max(compile_s, 1e-3)))
-    return PROFILE_S + libraries * compile_s if libraries >= 2 else 0.0
+def _inside_s(compile_s: float, run_s: float, minutes: float) -> float:
+    """For as many libraries as the minutes have room for, the composed one included, each compiled as the first is.
+
+    Args:
+        run_s: An execution of the untuned model.
+    """
+    each_s = compile_s + LINEUP_S
+    libraries = min(VARIANTS + 1, 60 * MOST_INSIDE * minutes / each_s)
+    return int(libraries) * each_s if libraries >= 3 and run_s <= TUNED * LONGEST_S else 0.0
 
 
 def untuned_run_s(flops: float) -> float:

@@ -25,14 +25,14 @@ from tt_core.deploy import library as files
 from tt_core.deploy.constants import PACKED
 from tt_core.deploy.finalists import Network, Winners, beats, sound
 from tt_core.errors import ModelError
-from tt_core.stages import PROFILE_S, VARIANTS
+from tt_core.stages import LINEUP_S, LONGEST_S, VARIANTS
 
 if TYPE_CHECKING:
     from tt_core.compiler.lower import Lowered
     from tt_core.deploy.shipping import Shipment
     from tt_core.models.model import Arrays
 
-__all__ = ["Inside", "choose", "compose", "rivals"]
+__all__ = ["Composed", "Inside", "choose", "compose", "rivals"]
 
 NEAR, POOL = 1.15, 16
 """How many times the seconds of the best program a rival is expected to take at most, and out of how many of the best
@@ -89,15 +89,17 @@ def compose(shipment: Shipment, winners: Winners, first: Path, inputs: Arrays, e
     inside, stages, measurer = shipment.inside, shipment.stages, shipment.measurer
     if inside is None or not isinstance(measurer, ProfilesModels) or shipment.ready.target.kind.name != "llvm":
         return None  # elsewhere a call that returns has not ended
-    large = first.stat().st_size > LARGE
-    spare_s = stages.left_s - inside.after_s - PROFILE_S
-    lineups = _lineups(inside, winners, _count(inside, winners, spare_s / max(each_s, 1e-3) - 1, large))
+    model_s = sum(p.task.weight * winners.seconds[p.task.key] for p in inside.pipelines if p.task.key in winners.rows)
+    profile_s = max(LINEUP_S, 2 * LEAST_ROUNDS * model_s)  # each execution after one to warm up
+    room = (stages.left_s - inside.after_s - each_s - profile_s) / (each_s + profile_s)
+    most = 1 if first.stat().st_size > LARGE else VARIANTS
+    lineups = [] if model_s > LONGEST_S else _lineups(inside, winners, int(min(most, room)))
     if not lineups:
         return None
     with stages.stage("composing", "racing programs inside the model"):
         try:
             paths = [first, *(_written(shipment, rows, first, i) for i, rows in enumerate(lineups, 1))]
-            found = measurer.profile_models([str(p) for p in paths], inputs, PROFILE_S)
+            found = measurer.profile_models([str(p) for p in paths], inputs, profile_s * len(paths))
             better = choose(shipment.ready.lowered, [winners.rows, *lineups], found)
             composed = _sound(shipment, inside, winners, better)
             if not composed:
@@ -109,18 +111,6 @@ def compose(shipment: Shipment, winners: Winners, first: Path, inputs: Arrays, e
     seconds = {key: winners.seconds[key] * ratio for key, (_, ratio) in composed.items()}
     rows = {key: row for key, (row, _) in composed.items()}
     return Composed(path, winners.merged(Winners(rows, seconds)), len(rows))
-
-
-def _count(inside: Inside, winners: Winners, room: float, large: bool) -> int:
-    """How many other libraries race.
-
-    Args:
-        room: How many the minutes have room for.
-        large: Whether they are `LARGE`.
-    """
-    model_s = sum(p.task.weight * winners.seconds[p.task.key] for p in inside.pipelines if p.task.key in winners.rows)
-    round_s = 2 * LEAST_ROUNDS * model_s  # each execution after one to warm up
-    return int(min(1 if large else VARIANTS, room, PROFILE_S / max(round_s, 1e-6) - 1))
 
 
 def _lineups(inside: Inside, winners: Winners, count: int) -> list[dict[str, np.ndarray]]:

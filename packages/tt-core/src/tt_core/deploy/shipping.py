@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ from tt_core.compiler.arrays import random_array
 from tt_core.compiler.quiet import quiet
 from tt_core.compiler.target import threads_of
 from tt_core.deploy import library as files
-from tt_core.deploy.composing import Inside, compose
+from tt_core.deploy.composing import Composed, Inside, compose
 from tt_core.deploy.finalists import Winners, beats
 from tt_core.deploy.nudging import Nudged, share
 from tt_core.deploy.states import STEPS, following
@@ -172,26 +173,39 @@ class _Chosen:
 
 def _tuned(shipment: Shipment, winners: Winners, untuned: UntunedRuns, after: Path) -> _Chosen:
     """The model with the winners, of the operators' races or of the one inside it, or the untuned one: the fastest."""
-    ready, stages, before = shipment.ready, shipment.stages, shipment.untuned
-    began = stages.spent_s
+    stages, began = shipment.stages, shipment.stages.spent_s
     with stages.stage("compiling", "compiling the model"), quiet():
-        library = files.compile_library(ready.lowered, winners.rows, shipment.plugins)
+        library = files.compile_library(shipment.ready.lowered, winners.rows, shipment.plugins)
         files.write(library, after, shipment.sidecar())
     composed = compose(shipment, winners, after, untuned.first, stages.spent_s - began)
-    paths = [before, after, *([] if composed is None else [composed.path])]
+    alone = Composed(after, winners, 0)
+    if composed is not None:
+        try:
+            return _fastest(shipment, [alone, composed], untuned)
+        except (ProgramError, VerificationError) as e:
+            stages.say(f"the programs that won inside the model cannot ship, so those that won alone do: {e}")
+    return _fastest(shipment, [alone], untuned)
+
+
+def _fastest(shipment: Shipment, made: Sequence[Composed], untuned: UntunedRuns) -> _Chosen:
+    """The fastest of some libraries, the first of which has what won alone, or of the untuned one, verified."""
+    stages, before = shipment.stages, shipment.untuned
+    paths = [str(before), *(str(one.path) for one in made)]
     with stages.stage("timing", "timing the model before and after"):
-        plain, timed, *rest = shipment.measurer.race_models([str(p) for p in paths], untuned.first, _timing_s(stages))
-    if composed is not None and np.median(np.divide(rest[0], timed)) < 1:
-        after, winners, timed = composed.path, composed.winners, rest[0]
-        share = f"{composed.others} of {len(winners.rows)} programs that ship"
-        stages.say(f"{share} are not the fastest alone, but inside the model")
-    before_s, after_s = float(np.median(plain)), float(np.median(timed))
-    names = winners.untuned(ready.tasks)
-    if beats(plain, timed):
+        plain, *raced = shipment.measurer.race_models(paths, untuned.first, _timing_s(stages))
+    ratios = [float(np.median(np.divide(mine, raced[0]))) for mine in raced]
+    best = int(np.argmin(ratios))
+    before_s, after_s = float(np.median(plain)), float(np.median(raced[best]))
+    if beats(plain, raced[best]):
         stages.say("the whole model is faster untuned, so it ships untuned")
-        after, after_s, winners = before, before_s, Winners({}, {})
-        names = tuple(t.name for t in ready.tasks)
-    return _Chosen(after, winners, before_s, after_s, _verified(shipment, after, untuned), names)
+        names = tuple(t.name for t in shipment.ready.tasks)
+        return _Chosen(before, Winners({}, {}), before_s, before_s, _verified(shipment, before, untuned), names)
+    path, winners, others = made[best].path, made[best].winners, made[best].others
+    if others:
+        share = f"{others} of {len(winners.rows)} programs that ship"
+        stages.say(f"{share} are not the fastest alone, but inside the model")
+    verified = _verified(shipment, path, untuned)
+    return _Chosen(path, winners, before_s, after_s, verified, winners.untuned(shipment.ready.tasks))
 
 
 def _plain(shipment: Shipment, untuned: UntunedRuns) -> _Chosen:
