@@ -171,8 +171,7 @@ def test_else_who_won_alone_ships(knows, shipped, monkeypatch, why):
     sidecar, said, failed = shipped(measurer, clock, 0.02 if why == "hurry" else None)
     (task,) = sidecar["tasks"]
     assert task["knobs"] == json.loads(json.dumps(knows.task.space.decode(best)))
-    assert sidecar["latency_after_s"] == pytest.approx(1e-3)
-    assert any("but inside the model" in t for t in said) == (why == "the composed model computes nonsense")
+    assert sidecar["latency_after_s"] == pytest.approx(1e-3) and not any("but inside the model" in t for t in said)
     assert any("those that won alone do" in t for t in said) == why.startswith("the composed model c")
     assert [m.config for m in failed] == ([tuple(map(int, other))] if why == "wrong" else [])
     assert any("could not race inside the model" in t for t in said) == (why in ("crash", "no library", "full disk"))

@@ -201,10 +201,10 @@ def _fastest(shipment: Shipment, made: Sequence[Composed], untuned: UntunedRuns)
         names = tuple(t.name for t in shipment.ready.tasks)
         return _Chosen(before, Winners({}, {}), before_s, before_s, _verified(shipment, before, untuned), names)
     path, winners, others = made[best].path, made[best].winners, made[best].others
+    verified = _verified(shipment, path, untuned)
     if others:
         share = f"{others} of {len(winners.rows)} programs that ship"
         stages.say(f"{share} are not the fastest alone, but inside the model")
-    verified = _verified(shipment, path, untuned)
     return _Chosen(path, winners, before_s, after_s, verified, winners.untuned(shipment.ready.tasks))
 
 
