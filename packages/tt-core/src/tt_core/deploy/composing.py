@@ -64,11 +64,11 @@ class Inside:
 
 @dataclass(frozen=True)
 class Composed:
-    """The written library.
+    """A written library of the model.
 
     Args:
         winners: What is in it.
-        others: How many of them did not win alone.
+        others: How many of them did not win alone: 0 in that of the operators' races.
     """
 
     path: Path
