@@ -525,6 +525,17 @@ def test_threads_share_winograds_weights_where_there_is_a_reason(mcpu, size, cha
     assert [p.space.name for p in winograd_parts(mod, on)] == parts
 
 
+@pytest.mark.parametrize("cores", [1, 2])
+def test_each_thread_reads_winograds_weights_where_strips_are_shared_out(cores):
+    """Weights of 3 x 3 x 16 x 16 are 4 x 4 or 6 x 6 x 16 x 16 when they are transformed."""
+    on, mod, *_ = square(1, (16, 16), 16, 16, (1, 1, 1, 1), **{"num-cores": cores})
+    for programs, again in ((WinogradPrograms(mod, on), cores > 1), (StepPrograms(mod, on), False)):
+        rows = programs.space.sample(32, np.random.default_rng(0))
+        found = {(how.form, how.extra, how.again) for how in map(programs.repack, rows)}
+        sizes = {"winograd 2": 16 * 16 * 16 * 4, "winograd 4": 36 * 16 * 16 * 4}
+        assert found == {(form, size - 9 * 16 * 16 * 4, again * size) for form, size in sizes.items()}
+
+
 @pytest.mark.parametrize("name", EPILOGUES)
 def test_winograd_keeps_what_was_fused(name):
     emit, by_hand = EPILOGUES[name]

@@ -329,6 +329,18 @@ def test_an_algorithm_that_was_never_tried_has_its_turn_in_the_next_batch():
     assert tried >= 32, "of those that were drawn it is one that the draft likes"
 
 
+def test_each_form_of_an_algorithm_that_was_never_tried_has_its_turn():
+    """Of nine rows five, one and a half twice, and one are due: both forms of the second one are among the first five,
+    the third's is among the first nine."""
+    parts = Knob("space", "choice", ("a", "b", "c"), prior=(5.0, 3.0, 1.0))
+    forms = Knob("b.form", "choice", (2, 4), active_if=(0, (1,)), prior=(1.0, 1.0))
+    space = Space((parts, forms, Knob("k", "choice", tuple(range(64)))), name="a+b+c")
+    p = pipeline(replace(mixed_task(), spaces=(space,)), OnlyThe(), draft=Recorder())
+    batches = [turn(p, n).codes for n in (1, 4, 4, 4)]
+    assert [sorted(codes[:, 0].tolist()) for codes in batches] == [[0], [0, 0, 1, 1], [0, 0, 0, 2], [0, 0, 0, 0]]
+    assert sorted(batches[1][batches[1][:, 0] == 1, 1]) == [0, 1]
+
+
 def test_refused_rows_of_the_first_batch_give_way_to_the_next_best():
     p = pipeline(mixed_task(), programs=Fake(refuse=lambda r: r[0] == 0), draft=Knows())
     batch = p.ask(8)

@@ -43,12 +43,14 @@ class Repacked:
         form: Its name; the same name means the same form.
         make: The workload's array to the program's.
         extra: Bytes that it takes beyond those of the workload's array.
+        again: Bytes that a second thread reads, too, where threads do not share them out.
     """
 
     position: int
     form: str
     make: Callable[[np.ndarray], np.ndarray] = field(compare=False)
     extra: int = field(default=0, compare=False)
+    again: int = field(default=0, compare=False)
 
 
 class Rows(Protocol):

@@ -103,9 +103,11 @@ class _Winograd(TemplateRows):
 
     def repack(self, row: np.ndarray) -> Repacked:
         """The weights, transformed for the size of output tile that the row chooses."""
-        m = int(self.space.decode(row)["outputs"])
-        longer = ((m + 2) ** 2 - 9) * self._bytes // 9
-        return Repacked(self._weight, f"winograd {m}", partial(transformed, m=m), longer)
+        knobs = self.space.decode(row)
+        m, strip, _ = self._cut(knobs)
+        size = (m + 2) ** 2 * self._bytes // 9
+        again = size if strip is not None and threads_of(self.target) > 1 else 0
+        return Repacked(self._weight, f"winograd {m}", partial(transformed, m=m), size - self._bytes, again)
 
 
 class StepPrograms(_Winograd):
@@ -167,7 +169,8 @@ class WinogradPrograms(_Winograd):
 
 
 def _space(a: Anchor, target: tvm.target.Target) -> Space:
-    knobs = (Knob("outputs", "choice", OUTPUTS), Knob("tile", "tile", _tiles(a, target) or ((1, 1),)))
+    outputs = Knob("outputs", "choice", OUTPUTS, prior=(1.0,) * len(OUTPUTS))
+    knobs = (outputs, Knob("tile", "tile", _tiles(a, target) or ((1, 1),)))
     return Space((*knobs, *_loops(a)), version=VERSION, name="steps")
 
 
@@ -182,7 +185,7 @@ def _strips(a: Anchor, target: tvm.target.Target) -> Space:
     sizes = tuple(m for m in OUTPUTS if cuts[m])
     if not sizes:
         raise ValueError("no strips of the image are as many as the threads and hold whole tiles of the registers")
-    knobs = [Knob("outputs", "choice", sizes)]
+    knobs = [Knob("outputs", "choice", sizes, prior=(1.0,) * len(sizes))]
     knobs += [Knob(f"cut {m}", "tile", tuple(cuts[m]), active_if=(0, (i,))) for i, m in enumerate(sizes)]
     return Space((*knobs, *_loops(a)), version=VERSION, name="winograd")
 

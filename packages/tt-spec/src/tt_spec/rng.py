@@ -54,8 +54,9 @@ def in_turn(space: Space, seen: set[bytes] | frozenset[bytes], rows: np.ndarray,
 
 def untried(space: Space, seen: set[bytes] | frozenset[bytes], n: int, rows: Callable[[], np.ndarray]) -> np.ndarray:
     """A row of each choice that no seen row has and whose turn is among the next `n`, as in `draw`: its first one of
-    `rows`, which are made only if there is such a choice."""
-    turns = _Turns(space, seen)
+    `rows`, which are made only if there is such a choice. Where a knob with a prior hangs on a choice, its choices
+    share that one's turns."""
+    turns = _Turns(space, seen, nested=True)
     had = turns.had.copy()
     while turns.knob is not None and turns.had.sum() < had.sum() + n:
         turns.next(True)
@@ -63,19 +64,32 @@ def untried(space: Space, seen: set[bytes] | frozenset[bytes], n: int, rows: Cal
     if not len(due):
         return np.empty((0, len(space.knobs)), dtype=np.int64)
     found = rows()
-    return found[np.concatenate([np.flatnonzero(found[:, turns.knob] == choice)[:1] for choice in due])]
+    choices = turns.of(found)
+    return found[np.concatenate([np.flatnonzero(choices == choice)[:1] for choice in due])]
 
 
 class _Turns:
-    """The turns of the choices of the first knob that has a prior."""
+    """The turns of the choices of the first knob that has a prior; if `nested`, choices of a knob with a prior that
+    hangs on one of them stand in its place."""
 
-    def __init__(self, space: Space, seen: set[bytes] | frozenset[bytes]) -> None:
+    def __init__(self, space: Space, seen: set[bytes] | frozenset[bytes], nested: bool = False) -> None:
         self.knob = next((i for i, k in enumerate(space.knobs) if k.prior and k.active_if is None), None)
         self.wider, self.had = 1, np.zeros(0, dtype=np.int64)
         if self.knob is not None:
-            self.prior, self.wider = np.asarray(space.knobs[self.knob].prior, dtype=np.float64), 6
+            self.wider, shares = 6, space.knobs[self.knob].prior or ()
+            below = [_below(space, (self.knob, (c,))) if nested else None for c in range(len(shares))]
+            self._knobs = np.array([self.knob if k is None else k for k in below])
+            parts = [np.ones(1) if k is None else np.asarray(space.knobs[k].prior, dtype=np.float64) for k in below]
+            self._first = np.cumsum([0, *map(len, parts)])[:-1]
+            self.prior = np.concatenate([share * p / p.sum() for share, p in zip(shares, parts, strict=True)])
             rows = np.frombuffer(b"".join(seen), dtype=np.int64).reshape(-1, len(space.knobs))
-            self.had = np.bincount(rows[:, self.knob], minlength=len(self.prior))
+            self.had = np.bincount(self.of(rows), minlength=len(self.prior))
+
+    def of(self, rows: np.ndarray) -> np.ndarray:
+        """Which choice each row `(m, d)` has, `(m,)`."""
+        choices = rows[:, self.knob]
+        knobs = self._knobs[choices]
+        return self._first[choices] + np.where(knobs == self.knob, 0, rows[np.arange(len(rows)), knobs])
 
     def next(self, there: np.ndarray | bool) -> int:
         """The choice whose turn it is among those that are `there`."""
@@ -85,11 +99,18 @@ class _Turns:
 
     def pick(self, rows: list[np.ndarray], n: int) -> list[np.ndarray]:
         """Up to `n` of the rows, in turn; those of one choice in their order."""
-        if self.knob is None:
+        if self.knob is None or not rows:
             return rows[:n]
-        waiting = [[r for r in reversed(rows) if r[self.knob] == c] for c in range(len(self.prior))]
+        waiting: list[list[np.ndarray]] = [[] for _ in self.prior]
+        for row, choice in zip(reversed(rows), reversed(self.of(np.stack(rows)).tolist()), strict=True):
+            waiting[choice].append(row)
         picked: list[np.ndarray] = []
         while len(picked) < n and any(waiting):
             there = np.array([bool(w) for w in waiting])
             picked.append(waiting[self.next(there)].pop())
         return picked
+
+
+def _below(space: Space, hangs: tuple[int, tuple[int, ...]]) -> int | None:
+    """The first knob with a prior that is active for this choice alone."""
+    return next((i for i, k in enumerate(space.knobs) if k.prior and k.active_if == hangs), None)

@@ -38,6 +38,11 @@ READ = 3.2e10
 """Bytes of weights that two cores read from memory in a second, about. Forms of 2.4, 1 and 0.6 MB that took 33, 41 and
 65 us with weights in the cache took 95, 73 and 84 without (Zen 5)."""
 
+AGAIN = 0.5
+"""How much of the first reading a second thread's reading of the same bytes costs: it finds some of them in the cache
+that both share. Programs that share weights of 1 and 2.4 MB out lost 28 and 54 us by cold ones, those that read them
+twice 43 and 82 (Zen 5)."""
+
 
 @dataclass(frozen=True)
 class Winners:
@@ -72,11 +77,13 @@ class Network:
         constants: Bytes of all weights.
         form: The form in which a row's program takes its weights, if it changes it.
         extra: Bytes by which that form is longer.
+        again: Bytes of it that a second thread reads, too.
     """
 
     constants: int
     form: Callable[[Task, np.ndarray], Hashable]
     extra: Callable[[Task, np.ndarray], int] = lambda task, row: 0
+    again: Callable[[Task, np.ndarray], int] = lambda task, row: 0
 
     @classmethod
     def of(cls, lowered: Lowered, constants: int) -> Network:
@@ -94,7 +101,11 @@ class Network:
             how = repacked(task, row)
             return 0 if how is None else int(how.extra)
 
-        return cls(constants, form, extra)
+        def again(task: Task, row: np.ndarray) -> int:
+            how = repacked(task, row)
+            return 0 if how is None else int(how.again)
+
+        return cls(constants, form, extra, again)
 
     def with_best(self, pipelines: Sequence[Pipeline]) -> Network:
         """The network with each task's best program: its weights are what passes through the cache between two
@@ -109,8 +120,9 @@ class Network:
         return self.constants >= COLD
 
     def surcharge_s(self, task: Task, row: np.ndarray) -> float:
-        """Seconds that a row's program takes longer in the network, as it reads longer weights from memory."""
-        return self.extra(task, row) / READ if self.cold else 0.0
+        """Seconds that a row's program takes longer in the network, as it reads longer weights from memory, or reads
+        them twice."""
+        return (self.extra(task, row) + AGAIN * self.again(task, row)) / READ if self.cold else 0.0
 
     def ranked(self, p: Pipeline) -> list[tuple[np.ndarray, float, float]]:
         """A task's valid rows with their seconds alone and those that are expected here, the least of these first."""
