@@ -169,8 +169,7 @@ class WinogradPrograms(_Winograd):
 
 
 def _space(a: Anchor, target: tvm.target.Target) -> Space:
-    outputs = Knob("outputs", "choice", OUTPUTS, prior=(1.0,) * len(OUTPUTS))
-    knobs = (outputs, Knob("tile", "tile", _tiles(a, target) or ((1, 1),)))
+    knobs = (_outputs(OUTPUTS), Knob("tile", "tile", _tiles(a, target) or ((1, 1),)))
     return Space((*knobs, *_loops(a)), version=VERSION, name="steps")
 
 
@@ -185,9 +184,15 @@ def _strips(a: Anchor, target: tvm.target.Target) -> Space:
     sizes = tuple(m for m in OUTPUTS if cuts[m])
     if not sizes:
         raise ValueError("no strips of the image are as many as the threads and hold whole tiles of the registers")
-    knobs = [Knob("outputs", "choice", sizes, prior=(1.0,) * len(sizes))]
+    knobs = [_outputs(sizes)]
     knobs += [Knob(f"cut {m}", "tile", tuple(cuts[m]), active_if=(0, (i,))) for i, m in enumerate(sizes)]
     return Space((*knobs, *_loops(a)), version=VERSION, name="winograd")
+
+
+def _outputs(sizes: tuple[int, ...]) -> Knob:
+    """The output tile. By its prior each size has its turn among a task's first rows: the weights of each have another
+    length, of which a model that learned with warm weights knows nothing."""
+    return Knob("outputs", "choice", sizes, prior=(1.0,) * len(sizes))
 
 
 def _tiles(a: Anchor, target: tvm.target.Target) -> tuple[tuple[int, int], ...]:

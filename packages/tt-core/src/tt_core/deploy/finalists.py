@@ -97,15 +97,10 @@ class Network:
             how = repacked(task, row)
             return None if how is None else (task.space.decode(row).get("space"), how.form)
 
-        def extra(task: Task, row: np.ndarray) -> int:
-            how = repacked(task, row)
-            return 0 if how is None else int(how.extra)
+        def length(of: Callable[[Any], int]) -> Callable[[Task, np.ndarray], int]:
+            return lambda task, row: 0 if (how := repacked(task, row)) is None else of(how)
 
-        def again(task: Task, row: np.ndarray) -> int:
-            how = repacked(task, row)
-            return 0 if how is None else int(how.again)
-
-        return cls(constants, form, extra, again)
+        return cls(constants, form, length(lambda how: how.extra), length(lambda how: how.again))
 
     def with_best(self, pipelines: Sequence[Pipeline]) -> Network:
         """The network with each task's best program: its weights are what passes through the cache between two
