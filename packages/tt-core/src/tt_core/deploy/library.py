@@ -67,7 +67,7 @@ def compile_library(
                 mod.update_func(var, tuned)
             else:
                 repacked[name] = tuned, how
-    mod = series.joined(repack_constants(mod, repacked))
+    mod = repack_constants(series.joined(mod), repacked)  # loops first: a step that nothing calls would be left out
     untuned = {name for key, names in lowered.functions.items() if key not in rows for name in names}
     check = checker(lowered.target)
     mod = with_entrance(mod, lowered.target, check is not None)
