@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -70,6 +71,22 @@ def pretrained(**options):
     model = XGB("knobs", rounds=40, **options)
     model.pretrain(school(np.random.default_rng(0)), np.random.default_rng(0), lambda p: True)
     return model
+
+
+def test_what_ranks_after_every_round_reads_a_tasks_columns_once(monkeypatch):
+    read = Counter()
+    begin = Portable.__init__
+    monkeypatch.setattr(Portable, "__init__", lambda self, t, c: (read.update([t.key]), begin(self, t, c))[1])
+    model, other = XGB("knobs", rounds=20), task(tiled(16))
+    X, ranked = other.space.encode(np.array([[0, 0], [1, 1], [2, 0]])), []
+
+    def ranks(progress):
+        ranked.append(model.predict(other, X).mean)
+        return True
+
+    model.pretrain(school(np.random.default_rng(0)), np.random.default_rng(0), ranks)
+    assert len(ranked) == 20 and read[other.key] == 1
+    assert not np.array_equal(ranked[0], ranked[-1]), "each round's trees were asked"
 
 
 def test_ranks_a_task_that_it_never_saw():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,12 @@ class Lesson:
 
     def features(self, inputs: str) -> Any:
         """The input that a model reads, "knobs" or "statements"."""
-        return self.statements if inputs == "statements" else self.task.space.encode(self.codes)
+        return self.statements if inputs == "statements" else self._knobs
+
+    @cached_property
+    def _knobs(self) -> np.ndarray:
+        """Read in every round of a training."""
+        return self.task.space.encode(self.codes)
 
     def group(self, inputs: str) -> Group:
         """Training data: labels are best / seconds."""

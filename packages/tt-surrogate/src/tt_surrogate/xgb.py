@@ -145,9 +145,10 @@ class XGB:
         columns = tuple(all_columns(task for task, *_ in school)) if self.inputs == "knobs" else ()
         problem = self._programs(school, seed) if self.inputs == "statements" else _squares(school, columns)
         operator = isinstance(problem, Programs) and problem.operator
+        learned = Beforehand(None, self.inputs, self.objective, ops, columns, operator)
 
         def told(booster: Any, done: int, loss: float) -> bool:
-            self._learned = Beforehand(booster, self.inputs, self.objective, ops, columns, operator)
+            self._learned = replace(learned, booster=booster)  # with the tasks' columns of the rounds before
             return report(Progress(done, self.rounds, loss, lambda: {"trees": as_bytes(booster)}))
 
         before = booster_of(start["trees"]) if start is not None else None
