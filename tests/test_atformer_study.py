@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tt_bench.atomic import read_json
 from tt_bench.errors import BenchError
 from tt_bench.lessons import Lesson
 from tt_bench.train import train
@@ -119,6 +120,23 @@ def test_with_weights_a_curve_starts_higher_and_from_nothing_as_at_random(module
     rows = {way: next(r for r in table.splitlines() if way in r and "(" in r) for way in ("random", *WAYS)}
     first = {way: float(row.split(way)[1].split()[0]) for way, row in rows.items()}
     assert first["with weights"] == 1.0 > first["from nothing"] == first["random"], table
+
+
+def test_folds_learn_side_by_side_and_only_those_that_are_missing(modules, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(modules.transfer, "_devices", lambda out, known: None)
+    monkeypatch.setattr(modules.transfer.lessons, "read", lambda folders, inputs: [])
+    asked = modules.cost_models.Study(known(rows=24), tmp_path, 1, 1)
+    modules.transfer.transfer(asked, [])
+    table = capsys.readouterr().out
+    assert table.count("transfer: fold ") == 5 and "zero-shot " in table
+    kept = {p: p.stat().st_mtime_ns for p in (tmp_path / "transfer").iterdir()}
+    judged = [name for p in kept for name in read_json(p)["zero-shot"] if name.startswith("all: ")]
+    assert sorted(judged) == sorted(f"all: {x.name}" for x in asked.known), "each once"
+    one = min(kept)
+    one.unlink()
+    modules.transfer.transfer(asked, [])
+    assert capsys.readouterr().out.count("transfer: fold ") == 1
+    assert one.exists() and all(p.stat().st_mtime_ns == at for p, at in kept.items() if p != one)
 
 
 def test_trees_of_some_devices_judge_operators_that_they_did_not_learn_from_on_every_device(

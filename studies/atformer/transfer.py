@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from itertools import combinations, product
+from multiprocessing import get_context
 from pathlib import Path
 
 from accuracy import FIGURES, OWN, PARTS, after, by_operator, figures, of_part, ranked_by, three
@@ -21,20 +25,18 @@ FREEZE = ("body", "embedding", "none")
 
 def transfer(study: Study, folders: Sequence[Path]) -> None:
     """Print what fine-tuning makes of ATFormer, by what is frozen, and leave-device-out over `folders`."""
-    model = MODELS["atformer"]
-    for seed, (fold, school, judged) in product(range(study.seeds), splits(study.known, "operators")):
-        where = f"operators--{slug(fold)}--{seed}"
-        kept = study.out / "transfer" / f"{where}.json"
-        if kept.exists():
-            continue
-        path = trained(study, "atformer", model, school, where)
-        built = Plugins().build("surrogate", model.piece, weights=path)
-        found = {"zero-shot": figures(ranked_by(built, judged))}
-        for freeze, own in product(FREEZE, OWN):
-            made = (model.piece, {"weights": path, "freeze": freeze})
-            found[f"{freeze}, {own} rows"] = figures(after(made, judged, own, seed))
-        write_json(kept, found)
-        print(f"transfer: {fold}, seed {seed}", flush=True)
+    todo = [
+        (kept, fold, seed, school, judged)
+        for seed, (fold, school, judged) in product(range(study.seeds), splits(study.known, "operators"))
+        if not (kept := study.out / "transfer" / f"operators--{slug(fold)}--{seed}.json").exists()
+    ]
+    if todo:  # a network learns with one thread: a fold on each core
+        settings = replace(study, known=[])
+        with ProcessPoolExecutor(min(len(todo), os.cpu_count() or 1), mp_context=get_context("spawn")) as pool:
+            jobs = [pool.submit(_fold, settings, *case) for case in todo]
+            for job, (_, fold, seed, *_) in zip(jobs, todo, strict=True):
+                job.result()
+                print(f"transfer: {fold}, seed {seed}", flush=True)
     every = [read_json(p) for p in sorted((study.out / "transfer").glob("operators--*.json"))]
     rows = [
         (s, part, *(three(by_operator(of_part([e[s] for e in every], part), f)) for f in FIGURES[:3]))
@@ -43,6 +45,18 @@ def transfer(study: Study, folders: Sequence[Path]) -> None:
     print("\nfrozen while fine-tuning, and own rows; zero-shot first")
     show(("frozen, own rows", "rows", *FIGURES[:3]), rows, text=2)
     _devices(study.out / "devices", lessons.read(folders, "knobs"))
+
+
+def _fold(study: Study, kept: Path, fold: str, seed: int, school: list[Lesson], judged: list[Lesson]) -> None:
+    """Figures of one fold, kept: zero-shot, and by what is frozen and how many own rows there are."""
+    model = MODELS["atformer"]
+    path = trained(study, "atformer", model, school, kept.stem)
+    built = Plugins().build("surrogate", model.piece, weights=path)
+    found = {"zero-shot": figures(ranked_by(built, judged))}
+    for freeze, own in product(FREEZE, OWN):
+        made = (model.piece, {"weights": path, "freeze": freeze})
+        found[f"{freeze}, {own} rows"] = figures(after(made, judged, own, seed))
+    write_json(kept, found)
 
 
 BEFOREHAND: Options = {
