@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from itertools import combinations, product
 from multiprocessing import get_context
@@ -31,11 +31,11 @@ def transfer(study: Study, folders: Sequence[Path]) -> None:
         if not (kept := study.out / "transfer" / f"operators--{slug(fold)}--{seed}.json").exists()
     ]
     if todo:  # a network learns with one thread: a fold on each core
-        settings = replace(study, known=[])
-        with ProcessPoolExecutor(min(len(todo), os.cpu_count() or 1), mp_context=get_context("spawn")) as pool:
-            jobs = [pool.submit(_fold, settings, *case) for case in todo]
+        settings, cores = replace(study, known=[]), min(len(todo), os.cpu_count() or 1)
+        with get_context("spawn").Pool(cores, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
+            jobs = [pool.apply_async(_fold, (settings, *case)) for case in todo]
             for job, (_, fold, seed, *_) in zip(jobs, todo, strict=True):
-                job.result()
+                job.get()
                 print(f"transfer: {fold}, seed {seed}", flush=True)
     every = [read_json(p) for p in sorted((study.out / "transfer").glob("operators--*.json"))]
     rows = [
@@ -48,7 +48,7 @@ def transfer(study: Study, folders: Sequence[Path]) -> None:
 
 
 def _fold(study: Study, kept: Path, fold: str, seed: int, school: list[Lesson], judged: list[Lesson]) -> None:
-    """Figures of one fold, kept: zero-shot, and by what is frozen and how many own rows there are."""
+    """Write to `kept` the figures of one fold: zero-shot, and by what is frozen and how many own rows there are."""
     model = MODELS["atformer"]
     path = trained(study, "atformer", model, school, kept.stem)
     built = Plugins().build("surrogate", model.piece, weights=path)

@@ -56,7 +56,7 @@ class Lesson:
 
     @cached_property
     def _knobs(self) -> np.ndarray:
-        """Read in every round of a training."""
+        """Encoded rows `(n, width)`, which every round of a training reads."""
         return self.task.space.encode(self.codes)
 
     def group(self, inputs: str) -> Group:
